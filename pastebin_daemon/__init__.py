@@ -1,0 +1,1 @@
+"""A self-hosted pastebin daemon. Start reading at `daemon.py`."""
