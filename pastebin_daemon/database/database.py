@@ -1,0 +1,251 @@
+"""One SQLite file: its writer lane, its reader lane, and what keeps it small."""
+
+import asyncio
+import contextlib
+import os
+import sqlite3
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from pastebin_daemon.clock import Clock
+from pastebin_daemon.database import migrate
+from pastebin_daemon.database.group_commit import GroupCommit
+from pastebin_daemon.database.lane import Lane, Member
+from pastebin_daemon.database.transaction import Tx
+from pastebin_daemon.errors import DatabaseUnavailable, StartError, StorageFull
+from pastebin_daemon.logs import get_logger
+
+__all__ = ["Database", "open_database"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+E = TypeVar("E")
+
+log = get_logger()
+
+RESERVE_BYTES = 4 * 1024 * 1024
+"""Kept free for the writes that make room again: a sweep's batch of deletes writes well under 1 MiB of WAL."""
+WAL_LIMIT_BYTES = 32 * 1024 * 1024
+"""What a checkpoint leaves of the WAL file (journal_size_limit)."""
+IDLE_S = 5.0
+"""No commit for this long, and the WAL is cut to nothing."""
+VACUUM_PAGES = 256
+"""Pages given back to the file system at a time: 1 MiB, a few milliseconds of the writer."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """The default SQLite: the interpreter's own. Transactions are ours (`isolation_level=None`)."""
+    return sqlite3.connect(path, isolation_level=None, cached_statements=256, check_same_thread=False)
+
+
+class Database:
+    """Made by `open_database`. `failed` is done, with the cause, once the handle can't be trusted: end the process."""
+
+    def __init__(self, path: Path, clock: Clock, observe: Callable[[int, float], None]) -> None:
+        self.path = path
+        self.full = False
+        """Whether writes that grow the database are refused, since the disk was full and still is."""
+        self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
+        self._clock = clock
+        self._subscribers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
+        self._reserve = path.with_name(path.name + ".reserve")
+        self._last_commit = clock.monotonic()
+
+        def committed(members: int, seconds: float) -> None:
+            self._last_commit = clock.monotonic()
+            observe(members, seconds)
+
+        self._group = GroupCommit(clock, self._release_reserve, committed)
+        self._writer: Lane
+        self._reader: Lane
+
+    # --- what callers use
+
+    async def write(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a transaction and return its result once it is synced to disk.
+
+        Cancelling the await neither stops the transaction nor the events that follow it. Raises what the function
+        raised; `StorageFull`, `DatabaseUnavailable` (unknown outcome) or `Busy`.
+        """
+        assert not kwargs
+        return await self._submit(function, args, grows=False)
+
+    async def grow(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """`write`, for what a full disk must refuse: it stands last in line for the reserve, and raises `StorageFull`."""
+        assert not kwargs
+        if self.full:
+            raise StorageFull(f"the file system of {self.path} was full and has not enough free space yet")
+        return await self._submit(function, args, grows=True)
+
+    async def read(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function that only reads, in one snapshot no older than this call."""
+        assert not kwargs
+        result: T = await self._reader.submit(function, args)
+        return result
+
+    def subscribe(self, event: type[E], handler: Callable[[E], None]) -> None:
+        """Call `handler` after each commit that emitted such an event, in the loop, before any waiter goes on."""
+        self._subscribers[event].append(handler)
+
+    async def tend(self) -> None:
+        """One bounded piece of housekeeping: cut the WAL when idle, give free pages back, renew the reserve."""
+        if self._group.fatal is not None:
+            return
+        idle = self._clock.monotonic() - self._last_commit >= IDLE_S
+        report = await self._writer.run(lambda connection: _tend(connection, truncate=idle and self.wal_bytes() > 0))
+        if report:
+            log.warning("checkpoint.blocked", file=self.path.name, wal_bytes=self.wal_bytes(), frames=report)
+        if not self._reserve.exists() and self._renew_reserve():
+            self.full = False
+            log.info("disk.has_space", file=self.path.name)
+
+    def wal_bytes(self) -> int:
+        try:
+            return os.stat(f"{self.path}-wal").st_size
+        except FileNotFoundError:
+            return 0
+
+    # --- inside
+
+    async def _submit(self, function: Callable[..., T], args: tuple[Any, ...], *, grows: bool) -> T:
+        if self._group.fatal is not None:
+            raise DatabaseUnavailable("the database failed earlier and this process is about to end")
+        result: T = await self._writer.submit(function, args, grows=grows)
+        return result
+
+    def _written(self, members: Sequence[Member]) -> None:
+        for member in members:
+            for event in member.events:
+                for handler in self._subscribers[type(event)]:
+                    handler(event)
+        if self._group.fatal is not None and not self.failed.done():
+            log.critical("database.failed", file=self.path.name, error=repr(self._group.fatal))
+            self.failed.set_result(self._group.fatal)
+
+    def _take_reads(self, connection: sqlite3.Connection, lane: Lane) -> Sequence[Member]:
+        members = lane.next(64)
+        if not members:
+            return members
+        connection.execute("begin")
+        try:
+            tx = Tx(connection, self._clock.now_ms())
+            for member in members:
+                try:
+                    member.result = member.function(tx, *member.args)
+                except Exception as error:  # noqa: BLE001  that member's own
+                    member.error = error
+        finally:
+            connection.execute("commit")
+        return members
+
+    def _release_reserve(self) -> None:
+        """On the writer's thread, after SQLITE_FULL."""
+        self.full = True
+        with contextlib.suppress(FileNotFoundError):
+            self._reserve.unlink()
+
+    def _renew_reserve(self) -> bool:
+        """Set the reserve aside, if there is as much again beside it. Says whether there was."""
+        free = os.statvfs(self.path.parent)
+        if free.f_bavail * free.f_frsize < 2 * RESERVE_BYTES:
+            return False
+        with open(self._reserve, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        return True
+
+
+def _tend(connection: sqlite3.Connection, *, truncate: bool) -> int:
+    """On the writer's thread, between groups. The result: frames that a reader kept a checkpoint from moving."""
+    (free,) = connection.execute("pragma freelist_count").fetchone()
+    if free > 4 * VACUUM_PAGES:
+        connection.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
+    if truncate:
+        busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        return int(frames) if busy else 0
+    return 0
+
+
+def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:
+    def prepare(connection: sqlite3.Connection) -> None:
+        # auto_vacuum takes only before the first page is written, which journal_mode=WAL does.
+        for statement in (
+            "pragma busy_timeout = 5000",
+            "pragma auto_vacuum = incremental",
+            "pragma journal_mode = wal",
+            "pragma synchronous = full",
+            "pragma secure_delete = on",
+            f"pragma journal_size_limit = {WAL_LIMIT_BYTES}",
+            "pragma wal_autocheckpoint = 1000",
+            "pragma cache_size = -16000",
+            "pragma temp_store = memory",
+            "pragma trusted_schema = off",
+        ):
+            connection.execute(statement).fetchall()
+        (mode,) = connection.execute("pragma journal_mode").fetchone()
+        if mode != "wal":
+            raise StartError(f"SQLite can't use WAL here (journal_mode is {mode}): use a local file system")
+        migrate.bring_up(connection, schema)
+
+    return prepare
+
+
+def _prepare_reader(connection: sqlite3.Connection) -> None:
+    connection.execute("pragma busy_timeout = 5000")
+    connection.execute("pragma query_only = on")
+    connection.execute("pragma cache_size = -8000")
+
+
+def _ignore(_members: int, _seconds: float) -> None:
+    pass
+
+
+@asynccontextmanager
+async def open_database(
+    path: Path,
+    schema: str,
+    clock: Clock,
+    *,
+    observe: Callable[[int, float], None] = _ignore,
+    connect: Callable[[Path], sqlite3.Connection] = connect,
+) -> AsyncIterator[Database]:
+    """Open or make the file and bring it up to the newest version of `schema` (a folder of migrations/).
+
+    `observe` hears of each commit on the writer's thread: members in the group, seconds. Raises `StartError`.
+    """
+    if sqlite3.sqlite_version_info < (3, 38):
+        raise StartError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed (Debian 12 has 3.40)")
+    database = Database(path, clock, observe)
+    database._writer = Lane(path, connect, _prepare_writer(schema), database._group.take, database._written)
+    database._reader = Lane(path, connect, _prepare_reader, database._take_reads, lambda members: None)
+    try:
+        await database._writer.open()
+    except sqlite3.Error as error:
+        raise StartError(_remedy(path, error)) from error
+    try:
+        await database._reader.open()
+        try:
+            if not database._reserve.exists() and not database._renew_reserve():
+                log.warning("disk.low", file=path.name, wanted_bytes=2 * RESERVE_BYTES)
+            yield database
+        finally:
+            await database._reader.close()  # before the writer, whose close then checkpoints alone
+    finally:
+        await database._writer.close()
+        database.failed.cancel()
+
+
+def _remedy(path: Path, error: sqlite3.Error) -> str:
+    """One line that says what to do about a database that can't be opened."""
+    code = getattr(error, "sqlite_errorname", "")
+    if code.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PERM")):
+        return f"{path} can't be opened for writing ({error}): make {path.parent} writable for this user"
+    if code.startswith(("SQLITE_CORRUPT", "SQLITE_NOTADB")):
+        return f"{path} is damaged or no SQLite file ({error}): restore it from a backup"
+    if code.startswith("SQLITE_FULL"):
+        return f"the file system of {path} is full: free some space"
+    if code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
+        return f"another program has {path} locked: end it (an open sqlite3 shell?)"
+    return f"{path} can't be opened: {error} ({code or type(error).__name__})"

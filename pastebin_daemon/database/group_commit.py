@@ -1,0 +1,149 @@
+"""Group commit: one BEGIN, one sync, many transactions, each of which fails alone.
+
+What an error means, by SQLite's primary result code (sqlite.org/rescode.html):
+
+| code                             | in a member's statement          | at COMMIT                        |
+|----------------------------------|----------------------------------|----------------------------------|
+| FULL                             | group back, members one by one   | group back, members one by one   |
+| BUSY, LOCKED                     | (only at BEGIN: nothing happened; the waiters get `Busy`)          ||
+| IOERR, CORRUPT, READONLY, NOMEM… | fatal                            | fatal: the outcome is unknown    |
+| CONSTRAINT, ERROR, MISMATCH…     | that member's own                | fatal                            |
+
+FULL at COMMIT did not commit: SQLite writes the frames before the commit record. Nothing else is promised of a COMMIT
+that raised, so nothing else is ever tried again on the handle.
+"""
+
+import sqlite3
+from collections.abc import Callable, Sequence
+
+from pastebin_daemon.clock import Clock
+from pastebin_daemon.database.lane import Lane, Member
+from pastebin_daemon.database.transaction import Tx
+from pastebin_daemon.errors import Busy, DatabaseUnavailable, StorageFull
+
+__all__ = ["GroupCommit"]
+
+COUNT_MAX = 256
+TIME_MAX_S = 0.02
+"""A group takes no further member after this long, so that the first one's wait stays bounded (design: about 20 ms)."""
+
+_OWN = frozenset(
+    {
+        sqlite3.SQLITE_ERROR,
+        sqlite3.SQLITE_CONSTRAINT,
+        sqlite3.SQLITE_MISMATCH,
+        sqlite3.SQLITE_RANGE,
+        sqlite3.SQLITE_TOOBIG,
+    }
+)
+
+
+class _FullError(Exception):
+    """The disk is full and the group was rolled back."""
+
+
+class _FatalError(Exception):
+    """The handle can't be trusted any more."""
+
+
+def _code(error: sqlite3.Error) -> int:
+    """The primary result code. Errors of Python's own making (wrong parameters) have none: they are the caller's."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+
+
+class GroupCommit:
+    """Takes what waits on the writer's lane and commits it. Runs on the lane's thread."""
+
+    def __init__(self, clock: Clock, make_room: Callable[[], None], observe: Callable[[int, float], None]) -> None:
+        """`make_room` frees the reserve when the disk is full; `observe` hears of each commit: members and seconds."""
+        self._clock = clock
+        self._make_room = make_room
+        self._observe = observe
+        self.fatal: BaseException | None = None
+
+    def take(self, connection: sqlite3.Connection, lane: Lane) -> Sequence[Member]:
+        members = lane.next(COUNT_MAX)
+        if not members:
+            return members
+        if self.fatal is not None:
+            self._refuse(members)
+            return members
+        try:
+            late = self._attempt(connection, members)
+        except _FullError:
+            self._make_room()
+            for member in sorted(members, key=lambda member: member.grows):
+                self._alone(connection, member)
+        except _FatalError as fatal:
+            self._fail(fatal.__cause__ or fatal, members)
+        else:
+            lane.put_back(late)
+            return members[: len(members) - len(late)]
+        return members
+
+    def _alone(self, connection: sqlite3.Connection, member: Member) -> None:
+        if self.fatal is not None:
+            self._refuse([member])
+            return
+        try:
+            self._attempt(connection, [member])
+        except _FullError as full:
+            member.error = StorageFull(f"no space for {member.function.__qualname__}: {full.__cause__}")
+        except _FatalError as fatal:
+            self._fail(fatal.__cause__ or fatal, [member])
+
+    def _attempt(self, connection: sqlite3.Connection, members: Sequence[Member]) -> Sequence[Member]:
+        """Commit the members together. The result: those that were not started, since time ran out."""
+        started = self._clock.monotonic()
+        try:
+            connection.execute("begin immediate")
+        except sqlite3.Error as error:
+            if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                self._back(connection, error)
+            for member in members:
+                member.error = Busy(f"another program holds the database's write lock: {error}")
+            return []
+        now_ms = self._clock.now_ms()
+        ran = 0
+        for member in members:
+            if ran and self._clock.monotonic() - started > TIME_MAX_S:
+                break
+            self._run(connection, member, Tx(connection, now_ms))
+            ran += 1
+        try:
+            connection.execute("commit")
+        except sqlite3.Error as error:
+            self._back(connection, error)
+        self._observe(ran, self._clock.monotonic() - started)
+        return members[ran:]
+
+    def _run(self, connection: sqlite3.Connection, member: Member, tx: Tx) -> None:
+        member.result, member.error, member.events = None, None, ()
+        connection.execute("savepoint member")
+        try:
+            member.result = member.function(tx, *member.args)
+            member.events = tx.events
+        except Exception as error:  # noqa: BLE001  whatever it is, it is this member's alone, or the whole group's
+            if isinstance(error, sqlite3.Error) and _code(error) not in _OWN:
+                self._back(connection, error)
+            member.error = error
+            connection.execute("rollback to member")
+        connection.execute("release member")
+
+    def _back(self, connection: sqlite3.Connection, error: sqlite3.Error) -> None:
+        """Roll the group back when that is safe, and say what the error means for it. Always raises."""
+        if _code(error) == sqlite3.SQLITE_FULL:
+            if connection.in_transaction:
+                connection.execute("rollback")
+            raise _FullError from error
+        raise _FatalError from error
+
+    def _fail(self, cause: BaseException, members: Sequence[Member]) -> None:
+        self.fatal = cause
+        for member in members:
+            member.result, member.events = None, ()
+            member.error = DatabaseUnavailable(f"the outcome of a commit is unknown: {cause!r}")
+
+    def _refuse(self, members: Sequence[Member]) -> None:
+        for member in members:
+            member.error = DatabaseUnavailable("the database failed earlier and this process is about to end")

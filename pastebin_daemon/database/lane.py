@@ -1,0 +1,150 @@
+"""A connection on a thread of its own, and the queue of plain functions that wait for it.
+
+aiosqlite gives each connection a thread, and one hop to it and back for each statement. A lane makes it one hop for
+everything that waits: callers append to a queue, one wake-up is posted, the thread takes all that are waiting, and one
+`call_soon_threadsafe` resolves them together.
+
+No lock is needed. The thread clears `_woken` *before* it takes from the queue, so an append that finds it still set is
+taken by that very round, and an append that finds it cleared posts a wake-up of its own (which may find nothing).
+"""
+
+import asyncio
+import sqlite3
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from pastebin_daemon.errors import Busy
+
+__all__ = ["Lane", "Member"]
+
+QUEUE_MAX = 20_000
+"""Waiting functions on one lane; beyond it callers are told to come back (G14)."""
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One waiting function, and what became of it: `error` or else `result`."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    future: asyncio.Future[Any]
+    grows: bool
+    result: Any = None
+    error: BaseException | None = None
+    events: Sequence[object] = field(default=())
+
+
+class _Connection(aiosqlite.Connection):
+    """aiosqlite's connection with one method more: post a plain function to its thread and wait for nothing.
+
+    `_tx` is a private name of aiosqlite; the dependency is pinned to 0.22 for it.
+    """
+
+    def post(self, function: Callable[[], None]) -> None:
+        self._tx.put_nowait((None, function))
+
+
+class Lane:
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[Path], sqlite3.Connection],
+        prepare: Callable[[sqlite3.Connection], None],
+        take: Callable[[sqlite3.Connection, "Lane"], Sequence[Member]],
+        resolved: Callable[[Sequence[Member]], None],
+    ) -> None:
+        """`prepare` and `take` run on the lane's thread, `resolved` in the loop. `take` must not raise."""
+        self._take = take
+        self._resolved = resolved
+        self._queue: deque[Member] = deque()
+        self._woken = False
+        self._loop = asyncio.get_running_loop()
+
+        def connector() -> sqlite3.Connection:
+            connection = connect(path)
+            try:
+                prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            return connection
+
+        self._connection = _Connection(connector, iter_chunk_size=64)
+
+    async def open(self) -> None:
+        await self._connection
+
+    async def close(self) -> None:
+        """Wait for everything that is queued, then close the connection and end its thread."""
+        await self._connection.close()
+
+    def submit(self, function: Callable[..., Any], args: tuple[Any, ...], *, grows: bool = False) -> asyncio.Future[Any]:
+        if len(self._queue) >= QUEUE_MAX:
+            raise Busy(f"{len(self._queue)} functions wait for the database")
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._queue.append(Member(function, args, future, grows))
+        self._wake()
+        return future
+
+    async def run(self, function: Callable[[sqlite3.Connection], Any]) -> Any:
+        """Run a function of the bare connection, between groups: for what no transaction can hold."""
+        done: asyncio.Future[Any] = self._loop.create_future()
+
+        def settle(result: Any, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        def plain() -> None:
+            result, error = None, None
+            try:
+                result = function(self._connection._conn)
+            except Exception as raised:  # noqa: BLE001  carried to the loop, whole
+                error = raised
+            self._loop.call_soon_threadsafe(settle, result, error)
+
+        self._connection.post(plain)
+        return await done
+
+    def next(self, count: int) -> list[Member]:
+        """On the thread: up to `count` waiting members, first come first."""
+        queue, taken = self._queue, []
+        while queue and len(taken) < count:
+            taken.append(queue.popleft())
+        return taken
+
+    def put_back(self, members: Sequence[Member]) -> None:
+        """On the thread: members that were taken and not started; they stay the first in line."""
+        self._queue.extendleft(reversed(members))
+
+    def _wake(self) -> None:
+        if not self._woken:
+            self._woken = True
+            self._connection.post(self._round)
+
+    def _round(self) -> None:
+        self._woken = False
+        members = self._take(self._connection._conn, self)
+        if members:
+            self._loop.call_soon_threadsafe(self._resolve, members)
+
+    def _resolve(self, members: Sequence[Member]) -> None:
+        if self._queue:
+            self._wake()
+        try:
+            self._resolved(members)
+        finally:
+            for member in members:
+                if not member.future.done():
+                    if member.error is None:
+                        member.future.set_result(member.result)
+                    else:
+                        member.future.set_exception(member.error)
