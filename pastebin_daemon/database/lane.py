@@ -83,7 +83,9 @@ class Lane:
         """Wait for everything that is queued, then close the connection and end its thread."""
         await self._connection.close()
 
-    def submit(self, function: Callable[..., Any], args: tuple[Any, ...], *, grows: bool = False) -> asyncio.Future[Any]:
+    def submit(
+        self, function: Callable[..., Any], args: tuple[Any, ...], *, grows: bool = False
+    ) -> asyncio.Future[Any]:
         if len(self._queue) >= QUEUE_MAX:
             raise Busy(f"{len(self._queue)} functions wait for the database")
         future: asyncio.Future[Any] = self._loop.create_future()
@@ -116,7 +118,8 @@ class Lane:
 
     def next(self, count: int) -> list[Member]:
         """On the thread: up to `count` waiting members, first come first."""
-        queue, taken = self._queue, []
+        queue = self._queue
+        taken: list[Member] = []
         while queue and len(taken) < count:
             taken.append(queue.popleft())
         return taken

@@ -28,15 +28,21 @@ def hold_directory(directory: Path) -> Iterator[None]:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         kind = _file_system(directory)
         if kind in _NETWORK:
-            raise StartError(f"{directory} is on a network file system ({kind}), where SQLite corrupts: use a local disk")
+            raise StartError(
+                f"{directory} is on a network file system ({kind}), where SQLite corrupts: use a local disk"
+            )
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise StartError(f"the state directory {directory} can't be used: {error.strerror}; make it writable") from error
+        raise StartError(
+            f"the state directory {directory} can't be used: {error.strerror}; make it writable"
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise Held(f"another pastebin-daemon holds {directory}: stop it, or set another [storage] directory") from error
+            raise Held(
+                f"another pastebin-daemon holds {directory}: stop it, or set another [storage] directory"
+            ) from error
         yield
     finally:
         os.close(lock)

@@ -1,0 +1,250 @@
+"""What can happen to a paste and to an upload, each in one transaction.
+
+| transition   | paste       | upload  | jobs                                   | said         |
+|--------------|-------------|---------|----------------------------------------|--------------|
+| begin_upload |             | + row   |                                        |              |
+| commit       | + row       | - row   |                                        | Created      |
+| … too late   |             | (gone)  | + reap of the object (G12)             |              |
+| delete       | - row       |         | + object-delete, edge-purge            | Ended        |
+| take_down    | - row       |         | + object-delete, edge-purge            | Ended        |
+| expire       | - rows      |         | + object-delete each                   | Ended each   |
+| abandon      |             | - rows  | + reap each                            |              |
+
+An ending's jobs are inserted in the transaction that deletes the row, so intent equals fact (G3), and a paste has
+exactly one ending, since only one transaction can delete the row. Expiry needs no purge: no edge holds a copy past it
+(G11). A user's delete purges at once, and once more after the longest answer that was on its way (`purge_delays_ms`):
+a purge that arrives while a cache is fetching is lost on every cache tried.
+
+The upload's row is the durable failure log: written before the PUT, deleted by the commit that takes the body over. A
+kill at any instant of a create leaves a row that `abandon` turns into a reap, so nothing leaks and no bucket has to be
+listed.
+"""
+
+import hmac
+import json
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pastebin_daemon import outbox
+from pastebin_daemon.database import Tx
+from pastebin_daemon.errors import (
+    Forbidden,
+    IdempotencyEnded,
+    IdempotencyMismatch,
+    NotFound,
+    StorageFull,
+)
+
+__all__ = [
+    "Created", "Ended", "Ending", "Idempotency", "NewPaste", "Paste", "abandon", "begin_upload", "commit", "delete",
+    "expire", "find", "find_replay", "live_objects", "sweep_idempotency", "take_down", "uploading",
+]  # fmt: skip
+
+Ending = Literal["delete", "expiry", "takedown"]
+
+ABSENT = "There is no paste here: it never was, has expired, or was deleted."
+
+
+@dataclass(frozen=True, slots=True)
+class Paste:
+    """A live row. Times in milliseconds UTC; `expires_ms` None for never; `size` in bytes."""
+
+    id: str
+    object: str
+    created_ms: int
+    expires_ms: int | None
+    size: int
+    sha256: bytes
+    is_text: bool
+    title: str | None
+    language: str | None
+
+    def is_live(self, now_ms: int) -> bool:
+        """Gone at the very instant that was promised, and not a millisecond later."""
+        return self.expires_ms is None or now_ms < self.expires_ms
+
+
+@dataclass(frozen=True, slots=True)
+class NewPaste:
+    """A paste that is to be: everything but the instant of its commit. `lifetime_ms` None for never."""
+
+    id: str
+    object: str
+    lifetime_ms: int | None
+    size: int
+    sha256: bytes
+    is_text: bool
+    title: str | None
+    language: str | None
+    token_sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Idempotency:
+    """A client's key as it is kept, and the fingerprint of what was asked under it."""
+
+    key_sha256: bytes
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Created:
+    paste: Paste
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    id: str
+    reason: Ending
+
+
+_COLUMNS = "id, object, created_ms, expires_ms, size, sha256, is_text, title, language"
+
+
+def _paste(row: Sequence[Any]) -> Paste:
+    return Paste(*row)
+
+
+def begin_upload(tx: Tx, new: NewPaste, bytes_max: int) -> None:
+    """Record that a body is on its way. Raises `StorageFull` over the quota (`bytes_max` 0: none)."""
+    _within_quota(tx, new.size, bytes_max)
+    tx.changed(
+        "insert into uploads (object, paste, started_ms) values (?, ?, ?)", (new.object, new.id, tx.now_ms)
+    )  # fmt: skip
+
+
+def commit(tx: Tx, new: NewPaste, idempotency: Idempotency | None, bytes_max: int) -> Paste | None:
+    """Take the stored body over. None when the upload's record is gone: then its object is reaped, and nothing else."""
+    if not tx.changed_one("delete from uploads where object = ?", (new.object,)):
+        outbox.enqueue(tx, outbox.REAP, [{"object": new.object}])
+        return None
+    _within_quota(tx, new.size, bytes_max)
+    paste = Paste(
+        new.id, new.object, tx.now_ms, None if new.lifetime_ms is None else tx.now_ms + new.lifetime_ms,
+        new.size, new.sha256, new.is_text, new.title, new.language,
+    )  # fmt: skip
+    tx.changed(
+        f"insert into pastes ({_COLUMNS}, token_sha256) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            paste.id, paste.object, paste.created_ms, paste.expires_ms, paste.size, paste.sha256, paste.is_text,
+            paste.title, paste.language, new.token_sha256,
+        ),
+    )  # fmt: skip
+    if idempotency is not None:
+        # A row that is in the way is past its retention: find_replay saw no other, and the key is held in memory.
+        tx.changed(
+            "insert or replace into idempotency (key_sha256, fingerprint, paste, created_ms) values (?, ?, ?, ?)",
+            (idempotency.key_sha256, idempotency.fingerprint, paste.id, tx.now_ms),
+        )
+    tx.emit(Created(paste))
+    return paste
+
+
+def _within_quota(tx: Tx, size: int, bytes_max: int) -> None:
+    if bytes_max:
+        ((stored,),) = tx.rows("select bytes from totals")
+        if stored + size > bytes_max:
+            raise StorageFull(f"{stored} bytes are stored, {size} more would pass [bodies] bytes_max = {bytes_max}")
+
+
+def find(tx: Tx, paste_id: str) -> Paste | None:
+    """The live paste, or None."""
+    row = tx.row(f"select {_COLUMNS} from pastes where id = ?", (paste_id,))
+    paste = None if row is None else _paste(row)
+    return paste if paste is not None and paste.is_live(tx.now_ms) else None
+
+
+def find_replay(tx: Tx, idempotency: Idempotency, retention_ms: int) -> Paste | None:
+    """The paste that was made under this key, or None when the key is new.
+
+    Raises `IdempotencyMismatch` when something else was asked under it, `IdempotencyEnded` when that paste has ended.
+    """
+    row = tx.row(
+        "select fingerprint, paste from idempotency where key_sha256 = ? and created_ms > ?",
+        (idempotency.key_sha256, tx.now_ms - retention_ms),
+    )
+    if row is None:
+        return None
+    fingerprint, paste_id = row
+    if fingerprint != idempotency.fingerprint:
+        raise IdempotencyMismatch("this Idempotency-Key was used for another request; use a new key for a new paste")
+    paste = find(tx, paste_id)
+    if paste is None:
+        raise IdempotencyEnded("the paste made under this Idempotency-Key has ended; use a new key to make another")
+    return paste
+
+
+def delete(tx: Tx, paste_id: str, token_sha256: bytes, purge_delays_ms: Sequence[int]) -> None:
+    """End a paste at its owner's word. Raises `NotFound`, or `Forbidden` for a wrong token."""
+    row = tx.row("select expires_ms, token_sha256 from pastes where id = ?", (paste_id,))
+    if row is None or (row[0] is not None and row[0] <= tx.now_ms):
+        raise NotFound(ABSENT)
+    if not hmac.compare_digest(row[1], token_sha256):
+        raise Forbidden("this is not the delete token of this paste")
+    _end(tx, paste_id, "delete", purge_delays_ms)
+
+
+def take_down(tx: Tx, paste_id: str, purge_delays_ms: Sequence[int]) -> None:
+    """End a paste at the operator's word. Raises `NotFound`. An expired one that is not swept yet counts as there."""
+    if tx.row("select 1 from pastes where id = ?", (paste_id,)) is None:
+        raise NotFound(ABSENT)
+    _end(tx, paste_id, "takedown", purge_delays_ms)
+
+
+def _end(tx: Tx, paste_id: str, reason: Ending, purge_delays_ms: Sequence[int]) -> None:
+    ((key,),) = tx.rows("delete from pastes where id = ? returning object", (paste_id,))
+    outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": key, "paste": paste_id}])
+    for number, delay_ms in enumerate(purge_delays_ms):
+        payload = {"paste": paste_id} if number == 0 else {"paste": paste_id, "again": number}
+        outbox.enqueue(tx, outbox.EDGE_PURGE, [payload], tx.now_ms + delay_ms)
+    tx.emit(Ended(paste_id, reason))
+
+
+def expire(tx: Tx, limit: int) -> int:
+    """End up to `limit` pastes whose time is over; how many there were."""
+    rows = tx.rows(
+        "delete from pastes where id in (select id from pastes where expires_ms <= ? order by expires_ms limit ?)"
+        " returning id, object",
+        (tx.now_ms, limit),
+    )
+    outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": key, "paste": paste_id} for paste_id, key in rows])
+    for paste_id, _ in rows:
+        tx.emit(Ended(paste_id, "expiry"))
+    return len(rows)
+
+
+def abandon(tx: Tx, age_ms: int, limit: int) -> int:
+    """Turn up to `limit` upload records older than `age_ms` into reaps; how many there were."""
+    rows = tx.rows(
+        "delete from uploads where object in"
+        " (select object from uploads where started_ms <= ? order by started_ms limit ?) returning object",
+        (tx.now_ms - age_ms, limit),
+    )
+    outbox.enqueue(tx, outbox.REAP, [{"object": key} for (key,) in rows])
+    return len(rows)
+
+
+def sweep_idempotency(tx: Tx, retention_ms: int, limit: int) -> int:
+    """Forget up to `limit` keys past their retention; how many there were."""
+    return tx.changed(
+        "delete from idempotency where key_sha256 in"
+        " (select key_sha256 from idempotency where created_ms <= ? order by created_ms limit ?)",
+        (tx.now_ms - retention_ms, limit),
+    )
+
+
+def live_objects(tx: Tx, objects: Collection[str]) -> set[str]:
+    """Those of the objects that a row has. An expired row that is not swept yet still has its object (G4)."""
+    rows = tx.rows(
+        "select p.object from json_each(?) j cross join pastes p on p.object = j.value", (json.dumps(list(objects)),)
+    )  # fmt: skip
+    return {key for (key,) in rows}
+
+
+def uploading(tx: Tx, objects: Collection[str]) -> set[str]:
+    """Those of the objects that an upload is in progress of."""
+    rows = tx.rows(
+        "select u.object from json_each(?) j cross join uploads u on u.object = j.value", (json.dumps(list(objects)),)
+    )  # fmt: skip
+    return {key for (key,) in rows}
