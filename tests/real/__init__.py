@@ -1,0 +1,49 @@
+"""Real programs for the tests, on the loopback only. Each helper ends what it started and nothing else."""
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+__all__ = ["end", "free_port", "require", "wait_until"]
+
+
+def require(program: str) -> str:
+    """The path of a program. Without it the test is skipped on a laptop, and fails where all the real parts must be
+    there (PASTEBIN_TESTS_REQUIRE_REAL_PARTS=1), so that a broken installation can't look like success."""
+    path = shutil.which(program, path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
+    if path is not None:
+        return path
+    if os.environ.get("PASTEBIN_TESTS_REQUIRE_REAL_PARTS") == "1":
+        pytest.fail(f"{program} is not installed, and PASTEBIN_TESTS_REQUIRE_REAL_PARTS=1 asks for it")
+    pytest.skip(f"{program} is not installed")
+
+
+def free_port() -> int:
+    """A port of the loopback that was free a moment ago."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def wait_until(ready: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
+    """Polls for what has no event to wait for: a program that comes up. The only sleep of the tests."""
+    deadline = time.monotonic() + limit_s
+    while not ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not so within {limit_s:g} s")
+        time.sleep(0.02)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Ends a child, by force when it does not listen, and waits for it so that no zombie stays."""
+    process.terminate()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
