@@ -241,8 +241,11 @@ async def test_a_store_without_ranges_tells_the_age_too(proxy: FaultProxy, behin
     assert await behind_proxy.age_s("any") == 5
 
 
-async def test_an_answer_without_a_date_tells_no_age(proxy: FaultProxy, behind_proxy: S3Store) -> None:
-    proxy.next(Answer(206, b"x", {"Last-Modified": "Tue, 14 Nov 2000 22:00:00 GMT"}))
+@pytest.mark.parametrize("date", [{}, {"Date": "yesterday"}], ids=["none", "unreadable"])
+async def test_an_answer_without_a_date_tells_no_age(
+    proxy: FaultProxy, behind_proxy: S3Store, date: dict[str, str]
+) -> None:
+    proxy.next(Answer(206, b"x", {"Last-Modified": "Tue, 14 Nov 2000 22:00:00 GMT", **date}))
     with pytest.raises(Temporary):
         await behind_proxy.age_s("any")
 
@@ -371,7 +374,9 @@ async def test_an_error_in_a_200_is_an_error(proxy: FaultProxy, behind_proxy: S3
 async def test_a_redirect_is_not_success(proxy: FaultProxy, behind_proxy: S3Store, operation: str, status: int) -> None:
     proxy.next(Answer(status, headers={"Location": f"{proxy.url}/login"}))
     proxy.next(Answer(200, b"", {"ETag": '"page"', "Last-Modified": "Tue, 14 Nov 2000 22:00:00 GMT"}), times=9)
-    assert isinstance(await outcome(behind_proxy, operation), Temporary)
+    error = await outcome(behind_proxy, operation)
+    assert isinstance(error, Temporary)
+    assert "Redirected" in str(error)
 
 
 async def test_a_put_that_something_else_than_s3_accepts_is_not_success(

@@ -202,6 +202,10 @@ async def open_s3(
         yield S3Store(client, bucket, prefix, timeout_s)
 
 
+class Redirected(HTTPClientError):  # type: ignore[misc]  # ships no types
+    """The name is what the log will say."""
+
+
 class _StraightSession(AIOHTTPSession):  # type: ignore[misc]  # ships no types
     """Refuses what came by a redirect."""
 
@@ -209,7 +213,7 @@ class _StraightSession(AIOHTTPSession):  # type: ignore[misc]  # ships no types
         response = await super().send(request)
         if response.raw.history:
             response.raw.close()
-            raise HTTPClientError(error=f"redirected by {response.raw.history[0].status}")
+            raise Redirected(error=response.raw.history[0].status)
         return response
 
 
@@ -260,12 +264,11 @@ class S3Store:
                 async with answer["Body"] as stream:
                     if answer["ResponseMetadata"]["HTTPStatusCode"] == 206:
                         await stream.read()  # so that the connection is used again; a 200 would be the whole body
-        written, date = answer.get("LastModified"), answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        if written is None or date is None:
-            raise Temporary("age: the store's answer has no Last-Modified or no Date")
-        # Both have whole seconds, and a store of many machines may have set them by two clocks.
-        now_s = parsedate_to_datetime(date).timestamp()
-        return max(0.0, now_s - float(written.timestamp()))
+            written, date = answer.get("LastModified"), answer["ResponseMetadata"]["HTTPHeaders"].get("date")
+            if written is None or date is None:
+                raise Temporary("age: the store's answer has no Last-Modified or no Date")
+            # Both have whole seconds, and a store of many machines may have set them by two clocks.
+            return max(0.0, parsedate_to_datetime(date).timestamp() - float(written.timestamp()))
 
     async def _first_byte(self, key: str) -> Any:
         try:
@@ -280,9 +283,8 @@ class S3Store:
         assert len(keys) <= DELETE_MAX
         results: dict[str, Deletion] = {}
         late = Temporary(f"delete: not done within {self._timeout_s:g} s")
-        for key in keys:
-            if not _is_name(self._prefix + key):
-                results[key] = Permanent("delete: not a key that S3 can have")
+        for key in (key for key in keys if not _is_name(self._prefix + key)):
+            results[key] = Permanent("delete: not a key that S3 can have")
         keys = [key for key in keys if key not in results]
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -310,10 +312,8 @@ class S3Store:
             return None if isinstance(why, Permanent) else dict.fromkeys(keys, why)
         results: dict[str, Deletion] = dict.fromkeys(keys, "deleted")
         for failure in answer.get("Errors", ()):
-            if (
-                failure.get("Key") not in names
-            ):  # whose it is can't be told, so no key of the batch may count as deleted
-                return None
+            if failure.get("Key") not in names:
+                return None  # whose it is can't be told, so no key of the batch may count as deleted
             results[names[failure["Key"]]] = _member(failure)
         return results
 
