@@ -1,4 +1,4 @@
-"""The tree of errors, drawn once. `STATUS` maps it to HTTP; nothing else in the program knows a status of an error.
+"""The tree of errors, drawn once, each with its HTTP status; nothing else in the program knows the status of an error.
 
     PastebinError
     ├── Refusal             what the caller can mend; the text is shown to the caller
@@ -16,8 +16,8 @@ from typing import ClassVar
 __all__ = [
     "BadRequest", "BodyMissing", "Busy", "DatabaseUnavailable", "Draining", "EffectError", "Forbidden", "Held",
     "IdempotencyEnded", "IdempotencyInProgress", "IdempotencyMismatch", "Misconfigured", "NotFound", "PastebinError",
-    "Permanent", "RateLimited", "ReadOnly", "Refusal", "StartError", "StorageFull", "StoreUnavailable", "Temporary",
-    "TooLarge", "Trouble", "Unauthorized", "UnsupportedMediaType", "UploadExpired",
+    "Permanent", "RateLimited", "ReadOnly", "Refusal", "RequestTimeout", "StartError", "StorageFull",
+    "StoreUnavailable", "Temporary", "TooLarge", "Trouble", "Unauthorized", "UnsupportedMediaType", "UploadExpired",
 ]  # fmt: skip
 
 
@@ -48,6 +48,10 @@ class Forbidden(Refusal):
 
 class NotFound(Refusal):
     code, status = "not_found", 404
+
+
+class RequestTimeout(Refusal):
+    code, status = "request_timeout", 408
 
 
 class IdempotencyInProgress(Refusal):
@@ -105,7 +109,7 @@ class Busy(Trouble):
 
 
 class DatabaseUnavailable(Trouble):
-    """The outcome of the commit is unknown (section 4 of the rules in database/): the process is about to end."""
+    """The outcome of the commit is unknown (the rules are in database/__init__.py): the process is about to end."""
 
     code = "database_unavailable"
     public = "The database failed. It is not known whether your request took effect; try again in a moment."

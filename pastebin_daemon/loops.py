@@ -6,11 +6,15 @@ raising is what the watchdog is for: `overdue` names it.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 
 from pastebin_daemon.clock import Clock
 
-__all__ = ["Loop", "overdue"]
+__all__ = ["Loop", "measure_lag", "overdue"]
+
+LAG_INTERVAL_S = 0.25
+LAG_KEPT = 40
 
 
 class Loop:
@@ -48,6 +52,17 @@ class Loop:
 
     def is_overdue(self) -> bool:
         return self._clock.monotonic() - self._turned > self._limit_s
+
+
+async def measure_lag(report: Callable[[float], None]) -> None:
+    """Report how late the event loop comes to a timer: the worst of the last ten seconds, in seconds."""
+    loop = asyncio.get_running_loop()
+    lags: deque[float] = deque(maxlen=LAG_KEPT)
+    while True:
+        due = loop.time() + LAG_INTERVAL_S
+        await asyncio.sleep(LAG_INTERVAL_S)
+        lags.append(max(0.0, loop.time() - due))
+        report(max(lags))
 
 
 def overdue(loops: list[Loop]) -> list[str]:

@@ -66,12 +66,15 @@ class OriginCache(Generic[V]):
 
     def bury(self, key: str) -> None:
         """Set the tombstone, again if need be, and drop the value."""
-        kept = self._values.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept[1]
+        self._drop(key)
         self._tombstones.pop(key, None)
         self._tombstones[key] = self._clock.monotonic() + self._life_s
         self.sweep()
+
+    def forget(self, key: str) -> None:
+        """`bury`, by a stranger's word: only where there is something to bury, so that nobody fills the memory."""
+        if key in self._values or key in self._fetches:
+            self.bury(key)
 
     def sweep(self) -> None:
         """Let tombstones go whose life is over."""
@@ -95,6 +98,11 @@ class OriginCache(Generic[V]):
         if value is not None and key not in self._tombstones:
             self._keep(key, value)
         return value
+
+    def _drop(self, key: str) -> None:
+        kept = self._values.pop(key, None)
+        if kept is not None:
+            self._bytes -= kept[1]
 
     def _done(self, key: str, task: asyncio.Task[V | None]) -> None:
         self._fetches.pop(key, None)

@@ -1,0 +1,5 @@
+"""`python -m pastebin_daemon` is the command `pastebin-daemon`."""
+
+from pastebin_daemon.cli import main
+
+main()

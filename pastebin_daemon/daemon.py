@@ -1,0 +1,394 @@
+"""The composition root. Read this first: it shows every part of the daemon and what it is given.
+
+    request ─► web ─► creation / reading / pastes ─► database (one writer, group commit)
+                                                       │ commit: row gone + job there
+                         origin cache ◄── Ended ───────┤
+                                                       ▼ Enqueued
+              sweepers ─► pastes.expire, abandon … ─► outbox ─► dispatcher ─► consumers ─► body store, edge
+                                                                    └─ effect, then inbox, then ack
+
+`assembled` builds the parts and closes them in the reverse order; tests take it and turn the crank by hand. `serve` adds
+the listeners, the loops and the end. Every loop is owned by one TaskGroup, so a loop that raises ends the process with
+its reason, and the supervisor starts it anew.
+
+The stop, inside `[server] grace` (G14: grace < systemd's TimeoutStopSec): readiness says no; the listeners close and
+requests that are being answered are let finish, while the dispatchers claim nothing more and finish or give back what
+they hold; then the loops end, and the database closes last.
+"""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from aiohttp import web
+
+from pastebin_daemon import sweepers
+from pastebin_daemon.bodies import BodyStore
+from pastebin_daemon.bodies.local import LocalStore, open_local
+from pastebin_daemon.breaker import Breaker
+from pastebin_daemon.clock import Clock, SystemClock
+from pastebin_daemon.config import Config, credential
+from pastebin_daemon.consumers import Consumer, EdgePurge, ObjectDelete, Reap
+from pastebin_daemon.creation import Creation
+from pastebin_daemon.database import Database, hold_directory, open_database
+from pastebin_daemon.dispatcher import Dispatcher, Limits, Turns
+from pastebin_daemon.edge import EdgePurger
+from pastebin_daemon.edge.http import open_http
+from pastebin_daemon.edge.varnish import open_varnish
+from pastebin_daemon.errors import DatabaseUnavailable, Misconfigured
+from pastebin_daemon.ids import new_owner, token_sha256
+from pastebin_daemon.listeners import Listeners
+from pastebin_daemon.logs import get_logger
+from pastebin_daemon.loops import Loop, measure_lag, overdue
+from pastebin_daemon.metrics import Metrics
+from pastebin_daemon.origin_cache import OriginCache
+from pastebin_daemon.outbox import OBJECT_DELETE, REAP
+from pastebin_daemon.pastes import Created, Ended
+from pastebin_daemon.reading import Entry, Reading, weigh
+from pastebin_daemon.secret import delete_token_secret
+from pastebin_daemon.sweepers import Sweeper
+from pastebin_daemon.systemd import notify, watchdog_interval_s
+from pastebin_daemon.web.admin import Admin, admin_app
+from pastebin_daemon.web.app import public_app
+from pastebin_daemon.web.clients import CreateLimit, client_of
+from pastebin_daemon.web.creates import Creates
+from pastebin_daemon.web.deletes import Deletes
+from pastebin_daemon.web.intake import Expiries, Memory
+from pastebin_daemon.web.pages import Pages
+from pastebin_daemon.web.reads import Reads
+
+__all__ = ["Daemon", "assembled", "open_purger", "open_store", "serve"]
+
+log = get_logger()
+
+FETCH_MARGIN_S = 5.0
+"""A fetch may take the store's time limit and this much for the database and the queue before it."""
+TEND_S = 2.0
+READY_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """The assembled parts. Nothing here runs by itself."""
+
+    config: Config
+    clock: Clock
+    metrics: Metrics
+    database: Database
+    store: BodyStore
+    cache: OriginCache[Entry]
+    dispatchers: Mapping[str, Dispatcher]
+    sweepers: Mapping[str, Sweeper]
+    loops: list[Loop]
+    public: web.Application
+    admin: web.Application
+    state: "State"
+
+
+@dataclass(slots=True)
+class State:
+    draining: bool = False
+
+
+@asynccontextmanager
+async def open_store(config: Config, directory: Path, clock: Clock) -> AsyncIterator[BodyStore]:
+    """The body store that `[bodies]` names. aiobotocore is imported only here: it is most of the start time."""
+    if config.bodies.store == "local":
+        async with open_local(directory / "bodies.sqlite", clock) as local:
+            yield local
+        return
+    from pastebin_daemon.bodies.s3 import open_s3
+
+    s3 = config.bodies.s3
+    async with open_s3(
+        s3.endpoint_url, s3.bucket, s3.prefix, s3.region, s3.addressing,
+        s3.access_key_id.get_secret_value(), s3.secret_access_key.get_secret_value(), s3.connect_timeout, s3.timeout,
+    ) as store:  # fmt: skip
+        yield store
+
+
+@asynccontextmanager
+async def open_purger(config: Config, clock: Clock) -> AsyncIterator[EdgePurger | None]:
+    """The purger that `[edge]` names; None for none, and then no purges are enqueued at all."""
+    edge = config.edge
+    if edge.driver == "varnish":
+        async with open_varnish(edge.varnish.endpoint, edge.varnish.timeout) as varnish:
+            yield varnish
+    elif edge.driver == "http":
+        http = edge.http
+        async with open_http(
+            http.method,
+            http.url,
+            http.headers,
+            http.token.get_secret_value(),
+            http.timeout,
+            http.rate_per_second,
+            clock=clock,
+        ) as purger:
+            yield purger
+    else:
+        yield None
+
+
+@asynccontextmanager
+async def assembled(
+    config: Config,
+    environ: Mapping[str, str],
+    *,
+    clock: Clock | None = None,
+    open_store: Callable[..., AbstractAsyncContextManager[BodyStore]] = open_store,
+    open_purger: Callable[..., AbstractAsyncContextManager[EdgePurger | None]] = open_purger,
+) -> AsyncIterator[Daemon]:
+    """Hold the state directory, open everything and wire it up. Raises `StartError`."""
+    clock = clock or SystemClock()
+    directory = config.storage.directory
+    metrics = Metrics()
+    state = State()
+    with hold_directory(directory):
+        secret = delete_token_secret(credential("delete-token-secret", environ), directory)
+        async with AsyncExitStack() as stack:
+            enter = stack.enter_async_context
+
+            def committed(members: int, seconds: float) -> None:
+                metrics.commit_group.observe(members)
+                metrics.commit_seconds.observe(seconds)
+
+            database = await enter(open_database(directory / "pastebin.sqlite", "metadata", clock, observe=committed))
+            store = await enter(open_store(config, directory, clock))
+            purger = await enter(open_purger(config, clock))
+
+            fetch_max_s = config.bodies.s3.timeout + FETCH_MARGIN_S
+            cache: OriginCache[Entry] = OriginCache(clock, config.cache.bytes_max, weigh, fetch_max_s)
+            stack.push_async_callback(cache.close)
+            # A purge that comes while an edge fetches is lost on every cache: so once more, after the longest answer.
+            purge_delays_ms = () if purger is None else (0, int((fetch_max_s + FETCH_MARGIN_S) * 1000))
+
+            _follow_commits(database, cache, metrics)
+            dispatchers = _dispatchers(config, database, store, purger, cache, clock, metrics)
+            sweeps = _sweepers(config, database, clock, metrics)
+            databases = [database, *([store.database] if isinstance(store, LocalStore) else [])]
+            loops = _loops(config, dispatchers, sweeps, databases, cache, clock)
+            yield Daemon(
+                config, clock, metrics, database, store, cache, dispatchers, sweeps, loops,
+                _public(config, database, store, cache, secret, clock, metrics, purge_delays_ms),
+                _admin(config, database, databases, dispatchers, loops, clock, metrics, purge_delays_ms, state),
+                state,
+            )  # fmt: skip
+
+
+def _follow_commits(database: Database, cache: OriginCache[Entry], metrics: Metrics) -> None:
+    """What follows a commit, whoever asked for it and whatever became of them."""
+
+    def ended(event: Ended) -> None:
+        cache.bury(event.id)
+        metrics.ended.labels(event.reason).inc()
+
+    database.subscribe(Ended, ended)
+    database.subscribe(Created, lambda event: metrics.created.inc())
+
+
+def _dispatchers(
+    config: Config, database: Database, store: BodyStore, purger: EdgePurger | None, cache: OriginCache[Entry],
+    clock: Clock, metrics: Metrics,
+) -> dict[str, Dispatcher]:  # fmt: skip
+    outbox = config.outbox
+    limits = Limits(
+        outbox.batch,
+        int(outbox.lease * 1000),
+        outbox.effect_timeout,
+        outbox.attempts_max,
+        int(outbox.retry_span * 1000),
+    )
+    consumers: list[Consumer] = [
+        ObjectDelete(database, store, cache.bury, metrics.row_is_live.inc),
+        Reap(database, store, clock, config.uploads.reap_after),
+    ]
+    if purger is not None:
+        consumers.append(EdgePurge(purger, config.server.public_url, clock, metrics.purge_lag.observe))
+    turns, owner = Turns(), new_owner()
+    return {
+        consumer.kind: Dispatcher(
+            database, consumer, Breaker(consumer.kind, consumer.probe, clock), turns, owner, clock, limits, metrics,
+            wake_at=outbox.batch if consumer.kind in (OBJECT_DELETE, REAP) else 1,  # so that bulk deletes stay bulk
+        )
+        for consumer in consumers
+    }  # fmt: skip
+
+
+def _sweepers(config: Config, database: Database, clock: Clock, metrics: Metrics) -> dict[str, Sweeper]:
+    sweeps = {
+        "expiry": (1.0, sweepers.expiry(database, clock, metrics)),
+        "uploads": (10.0, sweepers.uploads(database, metrics, config.uploads.reap_after)),
+        "inbox": (60.0, sweepers.inbox_rows(database, metrics, config.inbox.retention)),
+        "idempotency": (60.0, sweepers.forgotten_keys(database, config.idempotency.retention)),
+    }
+    return {name: Sweeper(name, interval_s, sweep, clock, metrics) for name, (interval_s, sweep) in sweeps.items()}
+
+
+def _loops(
+    config: Config, dispatchers: Mapping[str, Dispatcher], sweeps: Mapping[str, Sweeper], databases: list[Database],
+    cache: OriginCache[Entry], clock: Clock,
+) -> list[Loop]:  # fmt: skip
+    async def tend() -> bool:
+        for database in databases:
+            await database.tend()
+        cache.sweep()
+        return False
+
+    slowest_s = 3 * config.outbox.effect_timeout + 30  # a probe before, the effects, a probe after; and the commits
+    return [
+        *(
+            Loop(name, dispatcher.tick, config.outbox.poll_interval, slowest_s, clock, dispatcher.woken)
+            for name, dispatcher in dispatchers.items()
+        ),
+        *(Loop(f"sweep {name}", sweeper.tick, sweeper.interval_s, 60.0, clock) for name, sweeper in sweeps.items()),
+        Loop("tend", tend, TEND_S, 60.0, clock),
+    ]
+
+
+def _public(
+    config: Config, database: Database, store: BodyStore, cache: OriginCache[Entry], secret: bytes, clock: Clock,
+    metrics: Metrics, purge_delays_ms: tuple[int, ...],
+) -> web.Application:  # fmt: skip
+    server, limits = config.server, config.pastes
+    tokens = _create_tokens(config.access.create_tokens_file)
+    creation = Creation(
+        database, store, clock, secret, bytes_max=config.bodies.bytes_max, put_limit_s=config.bodies.s3.timeout,
+        idempotency_retention_s=config.idempotency.retention,
+    )  # fmt: skip
+    creates = Creates(
+        creation, Memory(config.uploads.memory_max), CreateLimit(config.limits.creates_per_minute, clock),
+        lambda request: client_of(request, server.trusted_proxies), Expiries(limits.expiry_default, limits.expiry_max),
+        limits.body_bytes_max, server.public_url, server.read_only, tokens,
+    )  # fmt: skip
+    reads = Reads(Reading(database, store, cache, clock, metrics), clock, server.public_url, config.edge.max_age)
+    deletes = Deletes(database, cache, purge_delays_ms)
+    pages = Pages(
+        server.public_url, limits.body_bytes_max, limits.expiry_default, limits.expiry_choices, asks_token=bool(tokens)
+    )
+    return public_app(creates, reads, deletes, pages, clock, metrics)
+
+
+def _create_tokens(path: Path | None) -> frozenset[bytes]:
+    """The hashes of the tokens in the file, one a line. Raises `Misconfigured` when it can't be read or holds none."""
+    if path is None:
+        return frozenset()
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Misconfigured(
+            f"[access] create_tokens_file = {path}: {error}; name a readable file, a token a line"
+        ) from error
+    tokens = frozenset(token_sha256(line.strip()) for line in lines if line.strip())
+    if not tokens:
+        raise Misconfigured(
+            f"[access] create_tokens_file = {path}: holds no token, so nobody could create; write one a line"
+        )
+    return tokens
+
+
+def _admin(
+    config: Config, database: Database, databases: list[Database], dispatchers: Mapping[str, Dispatcher],
+    loops: list[Loop], clock: Clock, metrics: Metrics, purge_delays_ms: tuple[int, ...], state: State,
+) -> web.Application:  # fmt: skip
+    async def not_ready() -> str:
+        if state.draining:
+            return "the daemon is being stopped"
+        if database.failed.done():
+            return "the database failed"
+        try:
+            async with asyncio.timeout(READY_S):
+                await database.write(lambda tx: None)
+        except TimeoutError:
+            return f"the database did not answer within {READY_S:g} s"
+        except DatabaseUnavailable as error:
+            return str(error)
+        return ""
+
+    def troubles() -> dict[str, str]:
+        found = {f"breaker of {name}": d.breaker.why for name, d in dispatchers.items() if not d.breaker.may_claim()}
+        found |= {f"disk of {d.path.name}": "full: creates are refused" for d in databases if d.full}
+        return found
+
+    def refresh() -> None:
+        for name, dispatcher in dispatchers.items():
+            metrics.breaker_open.labels(name).set(not dispatcher.breaker.may_claim())
+        for each in databases:
+            metrics.wal_bytes.labels(each.path.name).set(each.wal_bytes())
+            metrics.full.labels(each.path.name).set(each.full)
+
+    admin = Admin(
+        database, metrics, int(config.outbox.replay_window * 1000), purge_delays_ms,
+        lambda: overdue(loops), not_ready, troubles, refresh,
+    )  # fmt: skip
+    return admin_app(admin, config.admin.listen.host, clock)
+
+
+async def serve(
+    config: Config,
+    environ: Mapping[str, str],
+    announce: Callable[[str], None],
+    *,
+    assemble: Callable[[Config, Mapping[str, str]], AbstractAsyncContextManager[Daemon]] = assembled,
+) -> None:
+    """Run until SIGTERM or SIGINT. `announce` gets one line that says where it listens. Raises `StartError`, or an
+    ExceptionGroup with the reason when a loop or the database failed."""
+    async with assemble(config, environ) as daemon:
+        stopping = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stopping.set)
+        grace_s = config.server.grace
+        async with Listeners(shutdown_s=0.8 * grace_s) as listeners:
+            public = await listeners.open(daemon.public, config.server.listen, "http")
+            admin = await listeners.open(daemon.admin, config.admin.listen, "admin")
+            async with asyncio.TaskGroup() as group:
+                running = [group.create_task(each.run(), name=each.name) for each in daemon.loops]
+                helpers = [
+                    group.create_task(measure_lag(daemon.metrics.loop_lag.set)),
+                    group.create_task(_feed_watchdog(daemon.loops, environ)),
+                    group.create_task(_end_on_failure(daemon)),
+                ]
+                where = f"public on {public}, admin on {admin}"
+                announce(f"pastebin-daemon: {where}, state in {config.storage.directory}")
+                log.info("daemon.started", public=public, admin=admin, public_url=config.server.public_url)
+                notify("READY=1", f"STATUS={where}", environ=environ)
+                await stopping.wait()
+
+                log.info("daemon.stopping", grace_s=grace_s)
+                notify("STOPPING=1", environ=environ)
+                daemon.state.draining = True
+                for dispatcher in daemon.dispatchers.values():
+                    dispatcher.drain(within_s=0.6 * grace_s)
+                await listeners.close()
+                for each in daemon.loops:
+                    each.stop()
+                await asyncio.wait(running)
+                for helper in helpers:
+                    helper.cancel()
+    log.info("daemon.stopped")
+
+
+async def _feed_watchdog(loops: list[Loop], environ: Mapping[str, str]) -> None:
+    """Tell the supervisor that we live, from the event loop and only while the loops turn."""
+    interval_s = watchdog_interval_s(environ)
+    while interval_s is not None:
+        stuck = overdue(loops)
+        if stuck:
+            log.critical("loops.stuck", loops=stuck)
+        else:
+            notify("WATCHDOG=1", environ=environ)
+        await asyncio.sleep(interval_s)
+
+
+async def _end_on_failure(daemon: Daemon) -> None:
+    """End the process when a database handle can't be trusted any more."""
+    failures = [daemon.database.failed]
+    if isinstance(daemon.store, LocalStore):
+        failures.append(daemon.store.database.failed)
+    done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
+    for failure in done:
+        raise DatabaseUnavailable(f"a commit's outcome is unknown: {failure.result()!r}")

@@ -1,0 +1,211 @@
+"""The admin listener: health, readiness, metrics, and the operator's API. Never public.
+
+It has no login: whoever reaches it is the operator. So what must be kept out is a web page in the operator's own
+browser, which reaches it too:
+
+- The `Host` must be an IP address, `localhost`, or what `[admin] listen` says: a name that a stranger points at
+  127.0.0.1 (DNS rebinding) is refused.
+- An `Origin`, which browsers send along with every change, must be this listener's own, and so must `Sec-Fetch-Site`.
+- Changes are JSON with that content type, which no page can send elsewhere without asking first (CORS), and here nobody
+  answers that question.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Literal, TypeVar
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from pastebin_daemon import operating, outbox, pastes
+from pastebin_daemon.clock import Clock
+from pastebin_daemon.database import Database
+from pastebin_daemon.errors import BadRequest, Forbidden, NotFound, UnsupportedMediaType
+from pastebin_daemon.ids import ID
+from pastebin_daemon.logs import get_logger
+from pastebin_daemon.metrics import Metrics
+from pastebin_daemon.operating import LIST_MAX
+from pastebin_daemon.web.envelope import Envelope, page
+
+__all__ = ["Admin", "admin_app"]
+
+log = get_logger()
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+B = TypeVar("B", bound=_Body)
+
+
+class _Replay(_Body):
+    ids: list[int] | Literal["all-dead"]
+    by: str
+
+
+class _Discard(_Body):
+    ids: list[int]
+    by: str
+
+
+class _Takedown(_Body):
+    id: str
+    reason: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Admin:
+    database: Database
+    metrics: Metrics
+    replay_window_ms: int
+    purge_delays_ms: tuple[int, ...]
+    stuck: Callable[[], list[str]]
+    """The loops that do not turn."""
+    not_ready: Callable[[], Awaitable[str]]
+    """Why nothing may be sent here, or ""."""
+    troubles: Callable[[], dict[str, str]]
+    """What is wrong around the daemon, by its name: no reason to send requests elsewhere."""
+    refresh: Callable[[], None]
+    """Sets the gauges that are kept in memory."""
+
+    async def health(self, request: web.Request) -> web.Response:
+        stuck = self.stuck()
+        if stuck:
+            return web.Response(status=503, text=f"stuck: {', '.join(stuck)}\n")
+        return web.Response(text="ok\n")
+
+    async def ready(self, request: web.Request) -> web.Response:
+        why = await self.not_ready()
+        answer = {"ready": not why, "reason": why, "troubles": self.troubles()}
+        return web.json_response(answer, status=503 if why else 200)
+
+    async def show_metrics(self, request: web.Request) -> web.Response:
+        totals = await self.database.read(operating.totals)
+        metrics = self.metrics
+        metrics.outbox_age.set(totals.oldest_age_ms / 1000)
+        metrics.outbox_jobs.labels("pending").set(totals.pending)
+        metrics.outbox_jobs.labels("leased").set(totals.leased)
+        metrics.dead_letters.set(totals.dead_letters)
+        metrics.unknown_kinds.set(len(totals.unknown_kinds))
+        metrics.pastes_live.set(totals.pastes)
+        metrics.bodies_bytes.set(totals.bytes)
+        metrics.inbox_rows.set(totals.inbox)
+        self.refresh()
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    async def status(self, request: web.Request) -> web.Response:
+        totals = await self.database.read(operating.totals)
+        rows = "\n".join(
+            f"<tr><td>{name}<td>{value}"
+            for name, value in (
+                ("live pastes", totals.pastes), ("bytes", totals.bytes), ("jobs waiting", totals.pending),
+                ("jobs leased", totals.leased), ("oldest job, seconds", totals.oldest_age_ms // 1000),
+                ("dead letters", totals.dead_letters), ("inbox rows", totals.inbox),
+                *((name, "trouble") for name in self.troubles()),
+            )
+        )  # fmt: skip
+        return page("Status", f"<h1>Status</h1>\n<table>\n{rows}\n</table>")
+
+    async def list_jobs(self, request: web.Request) -> web.Response:
+        state = request.query.get("state", "waiting")
+        after = request.query.get("after", "0")
+        if state not in ("waiting", "dead") or not (after.isascii() and after.isdigit() and len(after) < 19):
+            raise BadRequest("write state=waiting or state=dead, and after=ID of the last job seen")
+        found = await self.database.read(operating.jobs, "dead" if state == "dead" else "waiting", int(after))
+        return web.json_response({"jobs": found, "more": len(found) == LIST_MAX})
+
+    async def show_job(self, request: web.Request) -> web.Response:
+        job = await self.database.read(operating.one_job, int(request.match_info["id"]))
+        if job is None:
+            raise NotFound("there is no such job: it is done, or never was")
+        return web.json_response(job)
+
+    async def replay(self, request: web.Request) -> web.Response:
+        asked = await _parse(request, _Replay)
+        ids = await self.database.read(operating.dead_ids) if asked.ids == "all-dead" else list(asked.ids)
+        _bounded(ids)
+        started = await self.database.write(operating.replay, ids, asked.by[:100], self.replay_window_ms)
+        log.info("jobs.replayed", jobs=started, by=asked.by)
+        return web.json_response({"replayed": {str(job): new for job, new in started.items()}})
+
+    async def discard(self, request: web.Request) -> web.Response:
+        asked = await _parse(request, _Discard)
+        _bounded(asked.ids)
+        discarded = [job for job in asked.ids if await self.database.write(outbox.discard, job)]
+        log.warning("jobs.discarded", jobs=discarded, by=asked.by)
+        return web.json_response({"discarded": discarded})
+
+    async def takedown(self, request: web.Request) -> web.Response:
+        asked = await _parse(request, _Takedown)
+        if not ID.fullmatch(asked.id):
+            raise NotFound("that is the id of nothing")
+        await self.database.write(pastes.take_down, asked.id, self.purge_delays_ms)
+        log.warning("paste.taken_down", paste=asked.id, reason=asked.reason, by=asked.by)
+        return web.json_response({"id": asked.id})
+
+
+async def _parse(request: web.Request, shape: type[B]) -> B:
+    if request.content_type != "application/json":
+        raise UnsupportedMediaType("changes are asked for with Content-Type: application/json")
+    try:
+        return shape.model_validate_json(await request.read())
+    except ValidationError as error:
+        problems = [
+            f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors(include_url=False)
+        ]
+        raise BadRequest("; ".join(problems[:10])) from error
+
+
+def _bounded(ids: list[int]) -> None:
+    if len(ids) > LIST_MAX or any(not 0 <= job < 2**63 for job in ids):
+        raise BadRequest(f"name at most {LIST_MAX} jobs at a time, by their numbers")
+
+
+def admin_app(admin: Admin, listen_host: str, clock: Clock) -> web.Application:
+    """`listen_host`: what `[admin] listen` says, "" on a unix socket (which no web page reaches)."""
+    app = web.Application(
+        middlewares=[Envelope(clock, None, lambda request: "problem").middleware(), _only_ours(listen_host)],
+        client_max_size=64 * 1024,
+    )
+    app.router.add_get("/healthz", admin.health)
+    app.router.add_get("/readyz", admin.ready)
+    app.router.add_get("/metrics", admin.show_metrics)
+    app.router.add_get("/", admin.status)
+    app.router.add_get("/api/v1/jobs", admin.list_jobs)
+    app.router.add_get("/api/v1/jobs/{id:[0-9]{1,18}}", admin.show_job)
+    app.router.add_post("/api/v1/jobs/replay", admin.replay)
+    app.router.add_post("/api/v1/jobs/discard", admin.discard)
+    app.router.add_post("/api/v1/takedown", admin.takedown)
+    return app
+
+
+def _only_ours(listen_host: str) -> Middleware:
+    @web.middleware
+    async def only_ours(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if listen_host and not _is_ours(request.host, listen_host):
+            raise Forbidden("this Host is not the admin listener's: use its address")
+        origin = request.headers.get("Origin")
+        if origin is not None and origin != f"http://{request.host}":
+            raise Forbidden("a page from elsewhere can't use the admin listener")
+        if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
+            raise Forbidden("a page from elsewhere can't use the admin listener")
+        return await handler(request)
+
+    return only_ours
+
+
+def _is_ours(host_header: str, listen_host: str) -> bool:
+    host = host_header.rpartition(":")[0] if host_header.rpartition(":")[2].isdigit() else host_header
+    host = host.strip("[]").lower()
+    if host in ("localhost", listen_host.lower()):
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True

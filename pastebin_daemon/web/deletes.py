@@ -1,0 +1,61 @@
+"""The way to nothing: token present (401), row there (404), token right (403), then gone before the answer (G2).
+
+The 204 is written after the commit that deletes the row and inserts the jobs was synced, and after the tombstone, which
+the database's completion callback set in the loop step that resolved the commit. It never waits for the store or the
+edge.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from pastebin_daemon import pastes
+from pastebin_daemon.database import Database
+from pastebin_daemon.errors import BadRequest, NotFound, Unauthorized
+from pastebin_daemon.ids import token_sha256
+from pastebin_daemon.logs import get_logger
+from pastebin_daemon.origin_cache import OriginCache
+from pastebin_daemon.reading import Entry
+from pastebin_daemon.web.creates import bearer
+from pastebin_daemon.web.envelope import page
+from pastebin_daemon.web.reads import paste_id
+
+__all__ = ["Deletes"]
+
+log = get_logger()
+
+GONE = "Gone here now. Copies in caches go within a minute, and the storage is cleaned up shortly after."
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    database: Database
+    cache: OriginCache[Entry]
+    purge_delays_ms: Sequence[int]
+
+    async def api(self, request: web.Request) -> web.Response:
+        token = bearer(request) or request.headers.get("X-Delete-Token", "")
+        if not token:
+            raise Unauthorized(
+                "deleting needs the paste's token (Authorization: Bearer TOKEN, or X-Delete-Token: TOKEN)"
+            )
+        await self._delete(paste_id(request), token)
+        return web.Response(status=204)
+
+    async def form(self, request: web.Request) -> web.Response:
+        if (request.content_length or 0) > 4096 or request.content_type != "application/x-www-form-urlencoded":
+            raise BadRequest("post the form of the paste's page")
+        token = (await request.post()).get("token", "")
+        if not isinstance(token, str) or not token.strip():
+            raise Unauthorized("type the delete token that was shown when this was pasted")
+        await self._delete(paste_id(request), token.strip())
+        return page("Deleted", f"<h1>Deleted</h1>\n<p>{GONE}</p>")
+
+    async def _delete(self, paste: str, token: str) -> None:
+        try:
+            await self.database.write(pastes.delete, paste, token_sha256(token), self.purge_delays_ms)
+        except NotFound:
+            self.cache.forget(paste)  # should an earlier delete's tombstone have been lost, this one is as good
+            raise
+        log.info("paste.deleted", paste=paste)
