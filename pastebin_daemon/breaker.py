@@ -12,6 +12,7 @@ never was. When it succeeds, the failure was the job's own and counts; so a lone
 a poisoned job in a healthy system cannot stop the others.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from pastebin_daemon.clock import Clock
@@ -30,13 +31,16 @@ PAUSE_MAX_S = 3600.0
 
 
 class Breaker:
-    def __init__(self, consumer: str, probe: Callable[[], Awaitable[EffectError | None]], clock: Clock) -> None:
-        """`probe` is bounded in time by itself; the result is its error, or None when the surroundings are well."""
+    def __init__(
+        self, consumer: str, probe: Callable[[], Awaitable[EffectError | None]], clock: Clock, probe_timeout_s: float
+    ) -> None:
+        """The probe's result is its error, or None when the surroundings are well."""
         self.consumer = consumer
         self.is_open = False
         self.why = ""
         """The last reason for not claiming, for people."""
-        self._probe = probe
+        self._send = probe
+        self._probe_timeout_s = probe_timeout_s
         self._clock = clock
         self._probe_at = 0.0
         self._paused_until = 0.0
@@ -72,6 +76,13 @@ class Breaker:
         self._paused_until = max(self._paused_until, self._clock.monotonic() + seconds)
         self.why = f"asked to slow down, for {seconds:.0f} s"
         log.warning("consumer.paused", consumer=self.consumer, seconds=round(seconds), asked_s=retry_after_s)
+
+    async def _probe(self) -> EffectError | None:
+        try:
+            async with asyncio.timeout(self._probe_timeout_s):
+                return await self._send()
+        except TimeoutError:
+            return Temporary(f"the probe took longer than {self._probe_timeout_s:g} s")
 
     def _stay_open(self, error: EffectError) -> None:
         self.why = str(error)

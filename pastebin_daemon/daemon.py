@@ -211,7 +211,7 @@ def _dispatchers(
     turns, owner = Turns(), new_owner()
     return {
         consumer.kind: Dispatcher(
-            database, consumer, Breaker(consumer.kind, consumer.probe, clock), turns, owner, clock, limits, metrics,
+            database, consumer, Breaker(consumer.kind, consumer.probe, clock, outbox.effect_timeout), turns, owner, clock, limits, metrics,
             wake_at=outbox.batch if consumer.kind in (OBJECT_DELETE, REAP) else 1,  # so that bulk deletes stay bulk
         )
         for consumer in consumers
