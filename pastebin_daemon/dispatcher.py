@@ -24,7 +24,8 @@ below half of it. Retries are exponential with jitter over about an hour (`retry
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from pastebin_daemon import inbox, outbox
@@ -107,7 +108,8 @@ class Dispatcher:
         self._wake_at = wake_at
         self._newly_due = 0
         self._scope: asyncio.Timeout | None = None
-        self._draining = False
+        self._cut_at: float | None = None
+        """Set by the drain: when, by the loop's clock, what is under way on the network is cut short."""
         turns.join(breaker)
         database.subscribe(Enqueued, self._enqueued)
 
@@ -115,7 +117,7 @@ class Dispatcher:
         """Claim, run and settle one batch. Says whether to come again at once."""
         self.woken.clear()  # before the SELECT, or a wake-up is lost
         self._newly_due = 0
-        if self._draining or not await self.breaker.turn():
+        if not await self._may_claim():
             return False
         try:
             async with self._turns.lock:
@@ -133,12 +135,30 @@ class Dispatcher:
 
     def drain(self, within_s: float) -> None:
         """Claim nothing more, and give back what is not done `within_s` from now."""
-        self._draining = True
+        self._cut_at = asyncio.get_running_loop().time() + within_s
         self.woken.set()
         if self._scope is not None and not self._scope.expired():
-            deadline = asyncio.get_running_loop().time() + within_s
-            when = self._scope.when()
-            self._scope.reschedule(deadline if when is None else min(when, deadline))
+            self._scope.reschedule(min(self._scope.when() or self._cut_at, self._cut_at))
+
+    @asynccontextmanager
+    async def _cuttable(self, limit_s: float | None) -> AsyncIterator[None]:
+        """Around whatever goes over the network. Raises `TimeoutError` at the limit, or when the drain cuts it short."""
+        try:
+            async with asyncio.timeout(limit_s) as self._scope:
+                if self._cut_at is not None:
+                    self._scope.reschedule(self._cut_at)
+                yield
+        finally:
+            self._scope = None
+
+    async def _may_claim(self) -> bool:
+        if self._cut_at is not None:
+            return False
+        try:
+            async with self._cuttable(None):
+                return await self.breaker.turn()
+        except TimeoutError:
+            return False
 
     def _enqueued(self, event: Enqueued) -> None:
         if event.kind == self.kind and event.due_ms <= self._clock.now_ms():
@@ -180,17 +200,21 @@ class Dispatcher:
     async def _effects(self, claims: Sequence[Claim]) -> Mapping[int, Outcome | None]:
         """The outcome of each; None where the drain cut it short."""
         try:
-            async with asyncio.timeout(self._limits.effect_timeout_s) as self._scope:
-                if self._draining:
-                    self._scope.reschedule(0)
+            async with self._cuttable(self._limits.effect_timeout_s):
                 return await self._consumer.run(claims)
         except TimeoutError:
-            if self._draining:
-                return dict.fromkeys((claim.job for claim in claims), None)
             late = Temporary(f"the effect took longer than {self._limits.effect_timeout_s:g} s")
-            return dict.fromkeys((claim.job for claim in claims), late)
-        finally:
-            self._scope = None
+            return dict.fromkeys((claim.job for claim in claims), None if self._cut_at is not None else late)
+
+    async def _is_outage(self, failures: Sequence[Temporary]) -> bool:
+        """Whether the surroundings are to blame. The drain asks nobody, and believes so: then nothing is lost by it."""
+        if not failures:
+            return False
+        try:
+            async with self._cuttable(None):
+                return self._cut_at is not None or await self.breaker.doubt(failures[0])
+        except TimeoutError:
+            return True
 
     async def _judge(self, claims: Sequence[Claim], seen: set[int], outcomes: Mapping[int, Outcome | None]) -> _Plan:
         doubtful = [o for o in outcomes.values() if isinstance(o, Temporary) and not o.throttled]
@@ -198,7 +222,7 @@ class Dispatcher:
         if throttled:
             waits = [o.retry_after_s for o in throttled if o.retry_after_s is not None]
             self.breaker.pause(max(waits) if waits else None)
-        outage = bool(doubtful) and not self._draining and await self.breaker.doubt(doubtful[0])
+        outage = await self._is_outage(doubtful)
         plan = _Plan([], [], [], [], [], [])
         for claim in claims:
             if claim.job in seen:
@@ -214,7 +238,7 @@ class Dispatcher:
                     plan.bury.append((claim, reason, error))
                 case Permanent() as failure:
                     plan.bury.append((claim, "permanent", str(failure)))
-                case Temporary() as failure if outage or failure.throttled or self._draining:
+                case Temporary() as failure if outage or failure.throttled:
                     plan.give_back.append((claim, str(failure)))
                 case EffectError() as failure:
                     self._fail(plan, claim, failure)

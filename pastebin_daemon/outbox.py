@@ -191,13 +191,14 @@ def bury_exhausted(tx: Tx, kind: str, consumer: int, attempts_max: int, limit: i
 
     Their process died, or lost the lease and could not settle.
     """
-    over = json.dumps(
-        tx.rows(
-            "select id, exists (select 1 from inbox where outbox_id = outbox.id and consumer = ?) from outbox"
-            " where state = 'leased' and kind = ? and lease_ms <= ? and attempts >= ? order by lease_ms, id limit ?",
-            (consumer, kind, tx.now_ms, attempts_max, limit),
-        )
+    rows = tx.rows(
+        "select id, exists (select 1 from inbox where outbox_id = outbox.id and consumer = ?) from outbox"
+        " where state = 'leased' and kind = ? and lease_ms <= ? and attempts >= ? order by lease_ms, id limit ?",
+        (consumer, kind, tx.now_ms, attempts_max, limit),
     )
+    if not rows:
+        return set(), set()
+    over = json.dumps(rows)
     buried = tx.rows(
         "insert into dead_letters (id, kind, payload, created_ms, attempts, generation, last_error, reason, died_ms,"
         " replayed_by, replayed_ms) select o.id, o.kind, o.payload, o.created_ms, o.attempts, o.generation,"
