@@ -45,7 +45,7 @@ from pastebin_daemon.logs import get_logger
 from pastebin_daemon.loops import Loop, measure_lag, overdue
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.origin_cache import OriginCache
-from pastebin_daemon.outbox import OBJECT_DELETE, REAP
+from pastebin_daemon.outbox import EDGE_PURGE
 from pastebin_daemon.pastes import Created, Ended
 from pastebin_daemon.reading import Entry, Reading, weigh
 from pastebin_daemon.secret import delete_token_secret
@@ -209,13 +209,15 @@ def _dispatchers(
     if purger is not None:
         consumers.append(EdgePurge(purger, config.server.public_url, clock, metrics.purge_lag.observe))
     turns, owner = Turns(), new_owner()
-    return {
-        consumer.kind: Dispatcher(
-            database, consumer, Breaker(consumer.kind, consumer.probe, clock, outbox.effect_timeout), turns, owner, clock, limits, metrics,
-            wake_at=outbox.batch if consumer.kind in (OBJECT_DELETE, REAP) else 1,  # so that bulk deletes stay bulk
+
+    def dispatcher(consumer: Consumer) -> Dispatcher:
+        breaker = Breaker(consumer.kind, consumer.probe, clock, outbox.effect_timeout)
+        at_once = consumer.kind == EDGE_PURGE  # the others wait for a full batch or one poll, so that bulk stays bulk
+        return Dispatcher(
+            database, consumer, breaker, turns, owner, clock, limits, metrics, wake_at=1 if at_once else outbox.batch
         )
-        for consumer in consumers
-    }  # fmt: skip
+
+    return {consumer.kind: dispatcher(consumer) for consumer in consumers}
 
 
 def _sweepers(config: Config, database: Database, clock: Clock, metrics: Metrics) -> dict[str, Sweeper]:

@@ -146,7 +146,7 @@ class Dispatcher:
         try:
             async with asyncio.timeout(limit_s) as self._scope:
                 if self._cut_at is not None:
-                    self._scope.reschedule(self._cut_at)
+                    self._scope.reschedule(min(self._scope.when() or self._cut_at, self._cut_at))
                 yield
         finally:
             self._scope = None
