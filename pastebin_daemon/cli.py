@@ -55,6 +55,7 @@ def serve(path: Path | None) -> None:
     with failures_told():
         config = configuration.load(path, os.environ)
         logs.configure(config.log.format, config.log.level)
+        os.umask(0o077)  # pastes and tokens are nobody else's business, also in a directory that others may enter
         try:
             with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 gc.freeze()  # what the imports made lives as long as the process: no collection needs to look at it

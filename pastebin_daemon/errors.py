@@ -112,7 +112,7 @@ class DatabaseUnavailable(Trouble):
     """The outcome of the commit is unknown (the rules are in database/__init__.py): the process is about to end."""
 
     code = "database_unavailable"
-    public = "The database failed. It is not known whether your request took effect; try again in a moment."
+    public = "The database failed, and it is not known whether the request took effect. Try again in a moment."
 
 
 class Draining(Trouble):

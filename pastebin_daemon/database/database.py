@@ -95,7 +95,14 @@ class Database:
         if self._group.fatal is not None:
             return
         idle = self._clock.monotonic() - self._last_commit >= IDLE_S
-        report = await self._writer.run(lambda connection: _tend(connection, truncate=idle and self.wal_bytes() > 0))
+        truncate = (idle or self.full) and self.wal_bytes() > 0
+        try:
+            report = await self._writer.run(lambda connection: _tend(connection, truncate=truncate))
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+                raise
+            log.warning("tending.failed", file=self.path.name, error=str(error))
+            report = 0
         if report:
             log.warning("checkpoint.blocked", file=self.path.name, wal_bytes=self.wal_bytes(), frames=report)
         if not self._reserve.exists() and self._renew_reserve():
@@ -129,16 +136,21 @@ class Database:
         members = lane.next(64)
         if not members:
             return members
-        connection.execute("begin")
         try:
+            connection.execute("begin")
             tx = Tx(connection, self._clock.now_ms())
             for member in members:
                 try:
                     member.result = member.function(tx, *member.args)
                 except Exception as error:  # noqa: BLE001  that member's own
                     member.error = error
-        finally:
             connection.execute("commit")
+        except sqlite3.Error as error:
+            for member in members:
+                member.error = member.error or error
+        for member in members:
+            if isinstance(member.error, sqlite3.Error):
+                member.error = DatabaseUnavailable(f"reading failed: {member.error}")
         return members
 
     def _release_reserve(self) -> None:
@@ -159,13 +171,14 @@ class Database:
 
 def _tend(connection: sqlite3.Connection, *, truncate: bool) -> int:
     """On the writer's thread, between groups. The result: frames that a reader kept a checkpoint from moving."""
+    blocked = 0
+    if truncate:
+        busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        blocked = int(frames) if busy else 0
     (free,) = connection.execute("pragma freelist_count").fetchone()
     if free > 4 * VACUUM_PAGES:
         connection.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
-    if truncate:
-        busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
-        return int(frames) if busy else 0
-    return 0
+    return blocked
 
 
 def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:

@@ -105,12 +105,12 @@ class GroupCommit:
             return []
         now_ms = self._clock.now_ms()
         ran = 0
-        for member in members:
-            if ran and self._clock.monotonic() - started > TIME_MAX_S:
-                break
-            self._run(connection, member, Tx(connection, now_ms))
-            ran += 1
         try:
+            for member in members:
+                if ran and self._clock.monotonic() - started > TIME_MAX_S:
+                    break
+                self._run(connection, member, Tx(connection, now_ms))
+                ran += 1
             connection.execute("commit")
         except sqlite3.Error as error:
             self._back(connection, error)
