@@ -38,11 +38,12 @@ from pastebin_daemon.dispatcher import Dispatcher, Limits, Turns
 from pastebin_daemon.edge import EdgePurger
 from pastebin_daemon.edge.http import open_http
 from pastebin_daemon.edge.varnish import open_varnish
-from pastebin_daemon.errors import DatabaseUnavailable, Misconfigured
+from pastebin_daemon.errors import Misconfigured
+from pastebin_daemon.health import Health
 from pastebin_daemon.ids import new_owner, token_sha256
 from pastebin_daemon.listeners import Listeners
 from pastebin_daemon.logs import get_logger
-from pastebin_daemon.loops import Loop, measure_lag, overdue
+from pastebin_daemon.loops import Loop, measure_lag
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.origin_cache import OriginCache
 from pastebin_daemon.outbox import EDGE_PURGE
@@ -67,7 +68,6 @@ log = get_logger()
 FETCH_MARGIN_S = 5.0
 """A fetch may take the store's time limit and this much for the database and the queue before it."""
 TEND_S = 2.0
-READY_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,7 @@ class Daemon:
     loops: list[Loop]
     public: web.Application
     admin: web.Application
-    state: "State"
-
-
-@dataclass(slots=True)
-class State:
-    draining: bool = False
+    health: Health
 
 
 @asynccontextmanager
@@ -146,7 +141,6 @@ async def assembled(
     clock = clock or SystemClock()
     directory = config.storage.directory
     metrics = Metrics()
-    state = State()
     with hold_directory(directory):
         secret = delete_token_secret(credential("delete-token-secret", environ), directory)
         async with AsyncExitStack() as stack:
@@ -171,11 +165,12 @@ async def assembled(
             sweeps = _sweepers(config, database, clock, metrics)
             databases = [database, *([store.database] if isinstance(store, LocalStore) else [])]
             loops = _loops(config, dispatchers, sweeps, databases, cache, clock)
+            health = Health(databases, dispatchers, loops, metrics)
+            admin = Admin(database, metrics, health, int(config.outbox.replay_window * 1000), purge_delays_ms)
             yield Daemon(
                 config, clock, metrics, database, store, cache, dispatchers, sweeps, loops,
                 _public(config, database, store, cache, secret, clock, metrics, purge_delays_ms),
-                _admin(config, database, databases, dispatchers, loops, clock, metrics, purge_delays_ms, state),
-                state,
+                admin_app(admin, config.admin.listen.host, clock), health,
             )  # fmt: skip
 
 
@@ -292,43 +287,6 @@ def _create_tokens(path: Path | None) -> frozenset[bytes]:
     return tokens
 
 
-def _admin(
-    config: Config, database: Database, databases: list[Database], dispatchers: Mapping[str, Dispatcher],
-    loops: list[Loop], clock: Clock, metrics: Metrics, purge_delays_ms: tuple[int, ...], state: State,
-) -> web.Application:  # fmt: skip
-    async def not_ready() -> str:
-        if state.draining:
-            return "the daemon is being stopped"
-        if database.failed.done():
-            return "the database failed"
-        try:
-            async with asyncio.timeout(READY_S):
-                await database.write(lambda tx: None)
-        except TimeoutError:
-            return f"the database did not answer within {READY_S:g} s"
-        except DatabaseUnavailable as error:
-            return str(error)
-        return ""
-
-    def troubles() -> dict[str, str]:
-        found = {f"breaker of {name}": d.breaker.why for name, d in dispatchers.items() if not d.breaker.may_claim()}
-        found |= {f"disk of {d.path.name}": "full: creates are refused" for d in databases if d.full}
-        return found
-
-    def refresh() -> None:
-        for name, dispatcher in dispatchers.items():
-            metrics.breaker_open.labels(name).set(not dispatcher.breaker.may_claim())
-        for each in databases:
-            metrics.wal_bytes.labels(each.path.name).set(each.wal_bytes())
-            metrics.full.labels(each.path.name).set(each.full)
-
-    admin = Admin(
-        database, metrics, int(config.outbox.replay_window * 1000), purge_delays_ms,
-        lambda: overdue(loops), not_ready, troubles, refresh,
-    )  # fmt: skip
-    return admin_app(admin, config.admin.listen.host, clock)
-
-
 async def serve(
     config: Config,
     environ: Mapping[str, str],
@@ -351,8 +309,8 @@ async def serve(
                 running = [group.create_task(each.run(), name=each.name) for each in daemon.loops]
                 helpers = [
                     group.create_task(measure_lag(daemon.metrics.loop_lag.set)),
-                    group.create_task(_feed_watchdog(daemon.loops, environ)),
-                    group.create_task(_end_on_failure(daemon)),
+                    group.create_task(_feed_watchdog(daemon.health, environ)),
+                    group.create_task(daemon.health.failure()),
                 ]
                 where = f"public on {public}, admin on {admin}"
                 announce(f"pastebin-daemon: {where}, state in {config.storage.directory}")
@@ -362,7 +320,7 @@ async def serve(
 
                 log.info("daemon.stopping", grace_s=grace_s)
                 notify("STOPPING=1", environ=environ)
-                daemon.state.draining = True
+                daemon.health.draining = True
                 for dispatcher in daemon.dispatchers.values():
                     dispatcher.drain(within_s=0.6 * grace_s)
                 await listeners.close()
@@ -374,23 +332,13 @@ async def serve(
     log.info("daemon.stopped")
 
 
-async def _feed_watchdog(loops: list[Loop], environ: Mapping[str, str]) -> None:
+async def _feed_watchdog(health: Health, environ: Mapping[str, str]) -> None:
     """Tell the supervisor that we live, from the event loop and only while the loops turn."""
     interval_s = watchdog_interval_s(environ)
     while interval_s is not None:
-        stuck = overdue(loops)
+        stuck = health.stuck()
         if stuck:
             log.critical("loops.stuck", loops=stuck)
         else:
             notify("WATCHDOG=1", environ=environ)
         await asyncio.sleep(interval_s)
-
-
-async def _end_on_failure(daemon: Daemon) -> None:
-    """End the process when a database handle can't be trusted any more."""
-    failures = [daemon.database.failed]
-    if isinstance(daemon.store, LocalStore):
-        failures.append(daemon.store.database.failed)
-    done, _ = await asyncio.wait(failures, return_when=asyncio.FIRST_COMPLETED)
-    for failure in done:
-        raise DatabaseUnavailable(f"a commit's outcome is unknown: {failure.result()!r}")

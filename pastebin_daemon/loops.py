@@ -7,7 +7,7 @@ raising is what the watchdog is for: `overdue` names it.
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from pastebin_daemon.clock import Clock
 
@@ -65,6 +65,6 @@ async def measure_lag(report: Callable[[float], None]) -> None:
         report(max(lags))
 
 
-def overdue(loops: list[Loop]) -> list[str]:
+def overdue(loops: Iterable[Loop]) -> list[str]:
     """The names of the loops that do not turn."""
     return [loop.name for loop in loops if loop.is_overdue()]

@@ -10,7 +10,6 @@ browser, which reaches it too:
   answers that question.
 """
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Literal, TypeVar
@@ -24,6 +23,7 @@ from pastebin_daemon import operating, outbox, pastes
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.database import Database
 from pastebin_daemon.errors import BadRequest, Forbidden, NotFound, UnsupportedMediaType
+from pastebin_daemon.health import Health
 from pastebin_daemon.ids import ID
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.metrics import Metrics
@@ -62,26 +62,19 @@ class _Takedown(_Body):
 class Admin:
     database: Database
     metrics: Metrics
+    condition: Health
     replay_window_ms: int
     purge_delays_ms: tuple[int, ...]
-    stuck: Callable[[], list[str]]
-    """The loops that do not turn."""
-    not_ready: Callable[[], Awaitable[str]]
-    """Why nothing may be sent here, or ""."""
-    troubles: Callable[[], dict[str, str]]
-    """What is wrong around the daemon, by its name: no reason to send requests elsewhere."""
-    refresh: Callable[[], None]
-    """Sets the gauges that are kept in memory."""
 
     async def health(self, request: web.Request) -> web.Response:
-        stuck = self.stuck()
+        stuck = self.condition.stuck()
         if stuck:
             return web.Response(status=503, text=f"stuck: {', '.join(stuck)}\n")
         return web.Response(text="ok\n")
 
     async def ready(self, request: web.Request) -> web.Response:
-        why = await self.not_ready()
-        answer = {"ready": not why, "reason": why, "troubles": self.troubles()}
+        why = await self.condition.not_ready()
+        answer = {"ready": not why, "reason": why, "troubles": self.condition.troubles()}
         return web.json_response(answer, status=503 if why else 200)
 
     async def show_metrics(self, request: web.Request) -> web.Response:
@@ -95,7 +88,7 @@ class Admin:
         metrics.pastes_live.set(totals.pastes)
         metrics.bodies_bytes.set(totals.bytes)
         metrics.inbox_rows.set(totals.inbox)
-        self.refresh()
+        self.condition.set_gauges()
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(self, request: web.Request) -> web.Response:
@@ -106,7 +99,7 @@ class Admin:
                 ("live pastes", totals.pastes), ("bytes", totals.bytes), ("jobs waiting", totals.pending),
                 ("jobs leased", totals.leased), ("oldest job, seconds", totals.oldest_age_ms // 1000),
                 ("dead letters", totals.dead_letters), ("inbox rows", totals.inbox),
-                *((name, "trouble") for name in self.troubles()),
+                *((name, "trouble") for name in self.condition.troubles()),
             )
         )  # fmt: skip
         return page("Status", f"<h1>Status</h1>\n<table>\n{rows}\n</table>")
