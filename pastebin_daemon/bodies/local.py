@@ -22,6 +22,9 @@ from pastebin_daemon.errors import Busy, DatabaseUnavailable, Temporary
 
 __all__ = ["LocalStore", "open_local"]
 
+DELETE_AT_ONCE = 32
+"""Objects in a transaction: each is overwritten (secure_delete), so one of 1 MiB writes as much, and puts wait for it."""
+
 
 class LocalStore:
     """`put` also raises `StorageFull`: unlike a bucket, this store's disk is the operator's own, and can be full."""
@@ -44,11 +47,15 @@ class LocalStore:
             raise Temporary(str(error)) from error
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, Deletion]:
-        try:
-            removed = await self.database.write(_remove, keys)
-        except (Busy, DatabaseUnavailable, sqlite3.Error) as error:
-            return dict.fromkeys(keys, Temporary(str(error)))
-        return {key: "deleted" if key in removed else "missing" for key in keys}
+        results: dict[str, Deletion] = {}
+        for start in range(0, len(keys), DELETE_AT_ONCE):
+            some = keys[start : start + DELETE_AT_ONCE]
+            try:
+                removed = await self.database.write(_remove, some)
+            except (Busy, DatabaseUnavailable, sqlite3.Error) as error:
+                return results | dict.fromkeys(keys[start:], Temporary(str(error)))
+            results |= {key: "deleted" if key in removed else "missing" for key in some}
+        return results
 
     async def age_s(self, key: str) -> float | None:
         try:
