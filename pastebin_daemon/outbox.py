@@ -162,7 +162,7 @@ def postpone(tx: Tx, owner: str, claims: Collection[tuple[Claim, int, str]]) -> 
 def _put_back(tx: Tx, owner: str, claims: Collection[tuple[Claim, int, str]], also: str) -> set[int]:
     rows = tx.rows(
         "update outbox as o set state = 'pending', owner = null, lease_ms = null, due_ms = j.value ->> 2,"
-        f" last_error = j.value ->> 3{also} from json_each(:claims) j where o.id = j.value ->> 0 and {_HELD} returning o.id",
+        f" last_error = j.value ->> 3{also} from json_each(:claims) j where o.id = j.value ->> 0 and {_HELD} returning id",
         {
             "owner": owner,
             "now": tx.now_ms,
