@@ -160,6 +160,11 @@ class Reap:
         return outcomes | await _remove(self._store, old)
 
     async def probe(self) -> EffectError | None:
+        """Both things that a reap asks of the store: one of them alone may be refused."""
+        try:
+            await self._store.age_s(f"probe-{new_id()}")
+        except EffectError as error:
+            return error
         return await _probe_store(self._store)
 
 

@@ -1,15 +1,16 @@
 """Real programs for the tests, on the loopback only. Each helper ends what it started and nothing else."""
 
+import asyncio
 import os
 import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import pytest
 
-__all__ = ["end", "free_port", "require", "wait_until"]
+__all__ = ["end", "free_port", "poll", "require", "wait_until"]
 
 
 def require(program: str) -> str:
@@ -31,12 +32,21 @@ def free_port() -> int:
 
 
 def wait_until(ready: Callable[[], bool], what: str, limit_s: float = 30.0) -> None:
-    """Polls for what has no event to wait for: a program that comes up. The only sleep of the tests."""
+    """Polls for what has no event to wait for: a program that comes up. With `poll`, the only sleep of the tests."""
     deadline = time.monotonic() + limit_s
     while not ready():
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not so within {limit_s:g} s")
         time.sleep(0.02)
+
+
+async def poll(ready: Callable[[], Awaitable[bool]], what: str, limit_s: float = 60.0) -> None:
+    """`wait_until` for what has to be asked in the event loop: a real server whose own clock decides."""
+    deadline = time.monotonic() + limit_s
+    while not await ready():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{what}: not so within {limit_s:g} s")
+        await asyncio.sleep(0.05)
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:

@@ -17,10 +17,14 @@ import struct
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http import HTTPStatus
 from types import TracebackType
 
-__all__ = ["Answer", "Cut", "FailKeys", "Fault", "FaultProxy", "Hang", "LoseAnswer", "Reset", "Seen", "error_xml"]
+__all__ = [
+    "Answer", "Cut", "FailKeys", "Fault", "FaultProxy", "Hang", "Hold", "LoseAnswer", "Reset", "Seen", "error_xml",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,14 @@ class Answer:
 @dataclass(frozen=True)
 class Hang:
     """Takes the request and says nothing."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """The server answers, and the answer stays on its way until the test lets it go."""
+
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    go: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class FailKeys:
     codes: Mapping[str, str]
 
 
-Fault = Answer | Hang | Reset | LoseAnswer | Cut | FailKeys
+Fault = Answer | Hang | Hold | Reset | LoseAnswer | Cut | FailKeys
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class Seen:
 @dataclass
 class _Script:
     fault: Fault
-    times: int
+    times: int | None
     method: str | None
 
 
@@ -89,11 +101,14 @@ def error_xml(code: str, message: str = "scripted") -> bytes:
 
 
 class FaultProxy:
-    def __init__(self, upstream_port: int, ssl: ssl.SSLContext | None = None) -> None:
+    def __init__(self, upstream_port: int, ssl: ssl.SSLContext | None = None, port: int = 0) -> None:
+        """`port` 0: any that is free."""
         self.seen: list[Seen] = []
         self.arrived = asyncio.Event()
         """Set by every request."""
-        self.port = 0
+        self.port = port
+        self.ahead_s = 0.0
+        """How far the `Date` of the server's answers is moved, so that a test need not wait for the server's clock."""
         self._upstream_port = upstream_port
         self._ssl = ssl
         self._scripts: list[_Script] = []
@@ -103,12 +118,16 @@ class FaultProxy:
     def url(self) -> str:
         return f"{'https' if self._ssl else 'http'}://127.0.0.1:{self.port}"
 
-    def next(self, fault: Fault, times: int = 1, method: str | None = None) -> None:
-        """What happens to the next requests (with this method), after what was scripted before."""
+    def next(self, fault: Fault, times: int | None = 1, method: str | None = None) -> None:
+        """What happens to the next requests (with this method; None: to all), after what was scripted before."""
         self._scripts.append(_Script(fault, times, method))
 
+    def clear(self) -> None:
+        """All is well again. Who hangs already goes on hanging."""
+        self._scripts.clear()
+
     async def __aenter__(self) -> "FaultProxy":
-        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", 0, ssl=self._ssl)
+        self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", self.port, ssl=self._ssl)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -141,9 +160,10 @@ class FaultProxy:
     def _fault_for(self, seen: Seen) -> Fault | None:
         for script in self._scripts:
             if script.method in (None, seen.method):
-                script.times -= 1
-                if script.times == 0:
-                    self._scripts.remove(script)
+                if script.times is not None:
+                    script.times -= 1
+                    if script.times == 0:
+                        self._scripts.remove(script)
                 return script.fault
         return None
 
@@ -156,6 +176,12 @@ class FaultProxy:
                 await writer.drain()
             case Hang():
                 await reader.read()  # until the client goes
+            case Hold(answered, go):
+                head, body = await self._forward(seen)
+                answered.set()
+                await go.wait()
+                writer.write(head + body)
+                await writer.drain()
             case Reset():
                 _reset(writer)
             case LoseAnswer():
@@ -192,7 +218,7 @@ class FaultProxy:
             writer.close()
             await writer.wait_closed()
         head, gap, body = answer.partition(b"\r\n\r\n")
-        return head + gap, body
+        return _later(head, self.ahead_s) + gap, body
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Seen:
@@ -205,6 +231,14 @@ async def _read_request(reader: asyncio.StreamReader) -> Seen:
         headers[name.lower()] = value.strip()
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Seen(method, target, headers, body)
+
+
+def _later(head: bytes, seconds: float) -> bytes:
+    def move(date: re.Match[bytes]) -> bytes:
+        moved = parsedate_to_datetime(date[2].decode()) + timedelta(seconds=seconds)
+        return date[1] + format_datetime(moved, usegmt=True).encode()
+
+    return re.sub(rb"(?i)(\r\ndate: )([^\r]+)", move, head) if seconds else head
 
 
 def _without_keys(seen: Seen, codes: Mapping[str, str]) -> Seen:

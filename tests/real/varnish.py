@@ -20,10 +20,11 @@ def missing(program: str = "varnishd") -> None:
 
 
 @contextmanager
-def running_varnish(backend_port: int) -> Iterator[str]:
-    """The URL of a Varnish in front of the origin on `backend_port` of the loopback, which need not be up yet."""
+def running_varnish(backend_port: int, port: int = 0) -> Iterator[str]:
+    """The URL of a Varnish in front of the origin on `backend_port` of the loopback, which need not be up yet. `port` 0:
+    any that is free."""
     program = require("varnishd")
-    port = free_port()
+    port = port or free_port()
     directory = Path(tempfile.mkdtemp(prefix="varnish-"))
     config, log_path = directory / "pastebin.vcl", directory / "log"
     config.write_text(vcl("127.0.0.1", backend_port))
