@@ -1,5 +1,6 @@
 """The sockets that are listened on: TCP, a unix socket, or what systemd hands over; and their orderly end."""
 
+import asyncio
 import contextlib
 import os
 from pathlib import Path
@@ -67,8 +68,7 @@ class Listeners:
         for runner in runners:  # every socket first: nobody is let in while the others finish
             for site in runner.sites:
                 await site.stop()
-        for runner in runners:
-            await runner.cleanup()
+        await asyncio.gather(*(runner.cleanup() for runner in runners))  # together: they share one grace
         for path in self._unix:
             path.unlink(missing_ok=True)
 

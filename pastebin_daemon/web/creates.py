@@ -5,6 +5,7 @@ import html
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from aiohttp import web
 
@@ -15,17 +16,9 @@ from pastebin_daemon.ids import token_sha256
 from pastebin_daemon.pastes import Paste
 from pastebin_daemon.web.clients import CreateLimit
 from pastebin_daemon.web.envelope import page
-from pastebin_daemon.web.intake import (
-    FRAMING_BYTES,
-    Expiries,
-    Memory,
-    draft_of_form,
-    draft_of_json,
-    draft_of_terminal,
-    has_room,
-)
+from pastebin_daemon.web.intake import Expiries, Memory, draft_of_form, draft_of_json, draft_of_terminal
 
-__all__ = ["Creates", "bearer", "paste_json"]
+__all__ = ["Creates", "bearer", "delete_action", "paste_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +69,10 @@ class Creates:
             "Pasted",
             f"<h1>Pasted</h1>\n<p><a href='{url}'>{url}</a> · <a href='{url}/raw'>raw</a></p>\n<p>{gone}</p>\n"
             f"<p>The delete token, shown only here: <code>{made.delete_token}</code></p>\n"
-            f"<form method='post' action='{url}/delete'>"
+            f"<form method='post' action='{delete_action(made.paste, self.public_url)}'>"
             f"<input type='hidden' name='token' value='{made.delete_token}'><button>Delete it now</button></form>",
             status=201,
         )
-
-    async def expect(self, request: web.Request) -> None:
-        """Ask for a body only when its declared length may pass; the handler refuses the rest before it is sent."""
-        if request.headers.get("Expect", "").lower() == "100-continue" and has_room(
-            request, self.body_bytes_max + FRAMING_BYTES
-        ):
-            await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            request.writer.output_size = 0  # the answer has not begun
 
     def _admit(self, request: web.Request) -> None:
         """What can be said before the body is read."""
@@ -118,6 +103,11 @@ def bearer(request: web.Request) -> str:
     """The token of `Authorization: Bearer TOKEN`, or ""."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def delete_action(paste: Paste, public_url: str) -> str:
+    """Where a page's delete form posts to: a path, since `form-action 'self'` is the host that the reader came by."""
+    return html.escape(f"{urlsplit(public_url).path}/{paste.id}/delete")
 
 
 def paste_json(paste: Paste, public_url: str) -> dict[str, object]:

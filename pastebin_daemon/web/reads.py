@@ -23,7 +23,7 @@ from pastebin_daemon.ids import ID
 from pastebin_daemon.pastes import ABSENT, Paste
 from pastebin_daemon.quantities import size_text
 from pastebin_daemon.reading import Reading
-from pastebin_daemon.web.creates import paste_json
+from pastebin_daemon.web.creates import delete_action, paste_json
 from pastebin_daemon.web.envelope import PAGE_CSP, RAW_CSP
 
 __all__ = ["Reads", "paste_id"]
@@ -134,7 +134,7 @@ def _document(paste: Paste, body: bytes, public_url: str) -> bytes:
         "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='robots' content='noindex'>\n"
         f"<title>{title}</title>\n<h1>{title}</h1>\n"
         f"<p>{facts} · <a href='{url}/raw'>raw</a> · <a href='{url}/download'>download</a></p>\n{shown}\n"
-        f"<form method='post' action='{url}/delete'>"
+        f"<form method='post' action='{delete_action(paste, public_url)}'>"
         "<label>Delete token <input name='token' autocomplete='off' required></label> "
         "<button>Delete</button></form>\n</html>\n"
     ).encode()
