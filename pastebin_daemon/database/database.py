@@ -136,21 +136,22 @@ class Database:
         members = lane.next(64)
         if not members:
             return members
+        tx = Tx(connection, self._clock.now_ms())
+        for member in members:
+            try:
+                if not connection.in_transaction:  # at the first, and after an error that ended it (I/O, memory)
+                    connection.execute("begin")
+                member.result = member.function(tx, *member.args)
+            except sqlite3.Error as error:
+                member.fail(DatabaseUnavailable(f"reading failed: {error}"))
+            except Exception as error:  # noqa: BLE001  that member's own
+                member.fail(error)
         try:
-            connection.execute("begin")
-            tx = Tx(connection, self._clock.now_ms())
-            for member in members:
-                try:
-                    member.result = member.function(tx, *member.args)
-                except Exception as error:  # noqa: BLE001  that member's own
-                    member.error = error
-            connection.execute("commit")
+            if connection.in_transaction:
+                connection.execute("commit")
         except sqlite3.Error as error:
             for member in members:
-                member.error = member.error or error
-        for member in members:
-            if isinstance(member.error, sqlite3.Error):
-                member.error = DatabaseUnavailable(f"reading failed: {member.error}")
+                member.fail(DatabaseUnavailable(f"reading failed: {error}"))
         return members
 
     def _release_reserve(self) -> None:

@@ -42,10 +42,6 @@ class _FullError(Exception):
     """The disk is full and the group was rolled back."""
 
 
-class _FatalError(Exception):
-    """The handle can't be trusted any more."""
-
-
 def _code(error: sqlite3.Error) -> int:
     """The primary result code. Errors of Python's own making (wrong parameters) have none: they are the caller's."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -70,12 +66,15 @@ class GroupCommit:
             return members
         try:
             late = self._attempt(connection, members)
-        except _FullError:
+        except _FullError as full:
             self._make_room()
-            for member in sorted(members, key=lambda member: member.grows):
-                self._alone(connection, member)
-        except _FatalError as fatal:
-            self._fail(fatal.__cause__ or fatal, members)
+            for member in members:
+                if member.grows:
+                    member.fail(_no_space(member, full))  # the reserve is for those that make room
+                else:
+                    self._alone(connection, member)
+        except Exception as fatal:  # noqa: BLE001  nothing is known of the handle any more
+            self._fail(fatal, members)
         else:
             lane.put_back(late)
             return members[: len(members) - len(late)]
@@ -88,9 +87,9 @@ class GroupCommit:
         try:
             self._attempt(connection, [member])
         except _FullError as full:
-            member.error = StorageFull(f"no space for {member.function.__qualname__}: {full.__cause__}")
-        except _FatalError as fatal:
-            self._fail(fatal.__cause__ or fatal, [member])
+            member.fail(_no_space(member, full))
+        except Exception as fatal:  # noqa: BLE001  as above
+            self._fail(fatal, [member])
 
     def _attempt(self, connection: sqlite3.Connection, members: Sequence[Member]) -> Sequence[Member]:
         """Commit the members together. The result: those that were not started, since time ran out."""
@@ -101,7 +100,7 @@ class GroupCommit:
             if _code(error) not in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 self._back(connection, error)
             for member in members:
-                member.error = Busy(f"another program holds the database's write lock: {error}")
+                member.fail(Busy(f"another program holds the database's write lock: {error}"))
             return []
         now_ms = self._clock.now_ms()
         ran = 0
@@ -124,26 +123,30 @@ class GroupCommit:
             member.result = member.function(tx, *member.args)
             member.events = tx.events
         except Exception as error:  # noqa: BLE001  whatever it is, it is this member's alone, or the whole group's
-            if isinstance(error, sqlite3.Error) and _code(error) not in _OWN:
+            # Some errors make SQLite end the transaction by itself (a lack of memory, which Python calls MemoryError).
+            if not connection.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) not in _OWN):
                 self._back(connection, error)
-            member.error = error
+            member.fail(error)
             connection.execute("rollback to member")
         connection.execute("release member")
 
-    def _back(self, connection: sqlite3.Connection, error: sqlite3.Error) -> None:
-        """Roll the group back when that is safe, and say what the error means for it. Always raises."""
-        if _code(error) == sqlite3.SQLITE_FULL:
+    def _back(self, connection: sqlite3.Connection, error: Exception) -> None:
+        """After SQLITE_FULL, roll the group back. Anything else is fatal, and raised as it is."""
+        if isinstance(error, sqlite3.Error) and _code(error) == sqlite3.SQLITE_FULL:
             if connection.in_transaction:
                 connection.execute("rollback")
             raise _FullError from error
-        raise _FatalError from error
+        raise error
 
-    def _fail(self, cause: BaseException, members: Sequence[Member]) -> None:
+    def _fail(self, cause: Exception, members: Sequence[Member]) -> None:
         self.fatal = cause
         for member in members:
-            member.result, member.events = None, ()
-            member.error = DatabaseUnavailable(f"the outcome of a commit is unknown: {cause!r}")
+            member.fail(DatabaseUnavailable(f"the outcome of a commit is unknown: {cause!r}"))
 
     def _refuse(self, members: Sequence[Member]) -> None:
         for member in members:
-            member.error = DatabaseUnavailable("the database failed earlier and this process is about to end")
+            member.fail(DatabaseUnavailable("the database failed earlier and this process is about to end"))
+
+
+def _no_space(member: Member, full: _FullError) -> StorageFull:
+    return StorageFull(f"no space for {member.function.__qualname__}: {full.__cause__}")

@@ -35,8 +35,23 @@ class Member:
     future: asyncio.Future[Any]
     grows: bool
     result: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
     events: Sequence[object] = field(default=())
+
+    def fail(self, error: Exception) -> None:
+        """It did not happen, whatever an earlier run of its function came to."""
+        self.result, self.error, self.events = None, error, ()
+
+    def settle(self) -> None:
+        """Let the caller go on, if it still waits."""
+        if self.future.done():
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        elif isinstance(self.error, StopIteration):  # which no future takes (PEP 479)
+            self.future.set_exception(RuntimeError("a transaction raised StopIteration"))
+        else:
+            self.future.set_exception(self.error)
 
 
 class _Connection(aiosqlite.Connection):
@@ -81,6 +96,10 @@ class Lane:
 
     async def close(self) -> None:
         """Wait for everything that is queued, then close the connection and end its thread."""
+        while True:
+            await self.run(lambda connection: None)  # after it, every round so far has been resolved or put back
+            if not self._queue:
+                break
         await self._connection.close()
 
     def submit(
@@ -146,8 +165,4 @@ class Lane:
             self._resolved(members)
         finally:
             for member in members:
-                if not member.future.done():
-                    if member.error is None:
-                        member.future.set_result(member.result)
-                    else:
-                        member.future.set_exception(member.error)
+                member.settle()
