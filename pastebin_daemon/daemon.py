@@ -57,9 +57,10 @@ from pastebin_daemon.web.app import public_app
 from pastebin_daemon.web.clients import CreateLimit, client_of
 from pastebin_daemon.web.creates import Creates
 from pastebin_daemon.web.deletes import Deletes
-from pastebin_daemon.web.intake import Expiries, Memory
+from pastebin_daemon.web.intake import Expiries
 from pastebin_daemon.web.pages import Pages
 from pastebin_daemon.web.reads import Reads
+from pastebin_daemon.web.receiving import Memory
 
 __all__ = ["Daemon", "assembled", "open_purger", "open_store", "serve"]
 

@@ -10,6 +10,7 @@ from pastebin_daemon.web.deletes import Deletes
 from pastebin_daemon.web.envelope import Envelope, Style
 from pastebin_daemon.web.pages import Pages
 from pastebin_daemon.web.reads import Reads
+from pastebin_daemon.web.receiving import wait_to_be_asked
 
 __all__ = ["public_app"]
 
@@ -19,31 +20,23 @@ def public_app(
 ) -> web.Application:
     app = web.Application(middlewares=[Envelope(clock, metrics, _style).middleware()])
 
-    def route(name: str, path: str) -> web.Resource:
-        return app.router.add_resource(path, name=name)
+    def route(name: str, path: str, **handlers: Handler) -> None:
+        resource = app.router.add_resource(path, name=name)
+        for method, handler in handlers.items():
+            for each in ("GET", "HEAD") if method == "GET" else (method,):
+                resource.add_route(each, handler, expect_handler=wait_to_be_asked)
 
-    def get(resource: web.Resource, handler: Handler) -> None:
-        for method in ("GET", "HEAD"):
-            resource.add_route(method, handler)
-
-    expect = creates.expect
-    root = route("root", "/")
-    get(root, pages.form)
-    root.add_route("POST", creates.terminal, expect_handler=expect)
-    root.add_route("PUT", creates.terminal, expect_handler=expect)
-    pastes = route("pastes", "/api/v1/pastes")
-    pastes.add_route("POST", creates.api, expect_handler=expect)
-    one = route("paste-api", "/api/v1/pastes/{id}")
-    get(one, reads.api)
-    one.add_route("DELETE", deletes.api)
-    get(route("help", "/help"), pages.help)
-    get(route("robots", "/robots.txt"), pages.robots)
-    route("new", "/new").add_route("POST", creates.form, expect_handler=expect)
-    get(route("raw", "/{id}/raw"), reads.raw)
-    get(route("download", "/{id}/download"), reads.download)
-    route("delete", "/{id}/delete").add_route("POST", deletes.form)
-    get(route("page", "/{id}"), reads.page)
-    route("name", "/{name}").add_route("PUT", creates.terminal, expect_handler=expect)
+    route("root", "/", GET=pages.form, POST=creates.terminal, PUT=creates.terminal)
+    route("pastes", "/api/v1/pastes", POST=creates.api)
+    route("paste-api", "/api/v1/pastes/{id}", GET=reads.api, DELETE=deletes.api)
+    route("help", "/help", GET=pages.help)
+    route("robots", "/robots.txt", GET=pages.robots)
+    route("new", "/new", POST=creates.form)
+    route("raw", "/{id}/raw", GET=reads.raw)
+    route("download", "/{id}/download", GET=reads.download)
+    route("delete", "/{id}/delete", POST=deletes.form)
+    route("page", "/{id}", GET=reads.page)
+    route("name", "/{name:[^/]+}", PUT=creates.terminal)
     return app
 
 

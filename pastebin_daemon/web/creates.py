@@ -16,7 +16,8 @@ from pastebin_daemon.ids import token_sha256
 from pastebin_daemon.pastes import Paste
 from pastebin_daemon.web.clients import CreateLimit
 from pastebin_daemon.web.envelope import page
-from pastebin_daemon.web.intake import Expiries, Memory, draft_of_form, draft_of_json, draft_of_terminal
+from pastebin_daemon.web.intake import Expiries, draft_of_form, draft_of_json, draft_of_terminal
+from pastebin_daemon.web.receiving import Memory
 
 __all__ = ["Creates", "bearer", "delete_action", "paste_json"]
 

@@ -64,6 +64,8 @@ class Envelope:
             headers.setdefault("Cache-Control", "no-store")
             headers.setdefault("Content-Security-Policy", PAGE_CSP)
             headers["Server"] = "pastebin"
+            if not request.content.is_eof():
+                response.force_close()  # the rest of the body is thrown away: nothing may be sent after it
             self._observe(request, response.status, self._clock.monotonic() - started)
             return response
 

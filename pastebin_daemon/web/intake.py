@@ -1,77 +1,29 @@
-"""Taking a paste in: every way in gives the same bytes, or a reason (G15), and nothing is kept without a bound (G14).
+"""Taking a paste in: every way in gives the same bytes, or a reason (G15). How they are read is receiving.py's.
 
-- A body over the limit is refused as soon as the limit is passed; what was read is dropped, and the server throws the
-  rest away for at most 2 s (`lingering_time`), so that the client sees the answer.
-- Bytes in flight of all clients together count against `[uploads] memory_max` as they arrive, not as they are promised:
-  a slow client holds only what it has sent.
-- `Content-Encoding` is refused: stored decoded, it would not be the bytes that were sent; stored as sent, they would be
-  served under another name.
 - JSON is text: what is not Unicode text (a lone surrogate) is refused. The HTML form's route alone turns CRLF into LF,
   since browsers rewrite every newline of a textarea on submit.
 """
 
-import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
 
-from aiohttp import BodyPartReader, web
-from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pastebin_daemon.creation import Draft
-from pastebin_daemon.errors import BadRequest, Busy, RequestTimeout, TooLarge, UnsupportedMediaType
+from pastebin_daemon.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pastebin_daemon.quantities import duration_text, lifetime, size_text
+from pastebin_daemon.web.receiving import FRAMING_BYTES, Hold, read_body, read_form
 
-__all__ = ["FRAMING_BYTES", "Expiries", "Memory", "draft_of_form", "draft_of_json", "draft_of_terminal", "has_room"]
+__all__ = ["Expiries", "draft_of_form", "draft_of_json", "draft_of_terminal"]
 
-FRAMING_BYTES = 64 * 1024
-"""What JSON or multipart may add around a body of the largest size."""
-OPTION_BYTES = 1024
-PARTS_MAX = 16
-IDLE_S = 30.0
-WHOLE_S = 300.0
-"""A body arrives within five minutes, and never pauses for longer than `IDLE_S`."""
 TITLE_CHARS = 200
 OPTIONS = ("expires_in", "title", "language")
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 _LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+#._ -]{0,39}")
-
-
-class Memory:
-    """The budget of bytes in flight."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._used = 0
-
-    @contextmanager
-    def hold(self) -> Iterator["Hold"]:
-        """What is added inside is given back at the end."""
-        hold = Hold(self)
-        try:
-            yield hold
-        finally:
-            self._used -= hold.bytes
-
-    def _add(self, count: int) -> None:
-        if self._used + count > self._bytes_max:
-            raise Busy(f"{self._used} bytes are being uploaded; [uploads] memory_max is {self._bytes_max}")
-        self._used += count
-
-
-class Hold:
-    def __init__(self, memory: Memory) -> None:
-        self._memory = memory
-        self.bytes = 0
-
-    def add(self, count: int) -> None:
-        """Raises `Busy` over the budget."""
-        self._memory._add(count)
-        self.bytes += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,25 +48,19 @@ class Expiries:
         return wanted
 
 
-def has_room(request: web.Request, limit: int) -> bool:
-    """Whether a declared length is within the limit; one that is not declared may be."""
-    declared = request.content_length
-    return declared is None or declared <= limit
-
-
 async def draft_of_terminal(request: web.Request, limit: int, expiries: Expiries, hold: Hold) -> Draft:
     """A raw body whatever its type, or multipart with one part. Options from the query, or from parts of their names."""
     options = _query_options(request)
     title = _file_title(request.match_info.get("name"))
     if request.content_type == "multipart/form-data":
-        form = await _read_form(request, limit, hold)
+        form = await read_form(request, limit, _too_large(limit), hold, OPTIONS)
         if len(form.contents) != 1:
             raise BadRequest(f"the form has {len(form.contents)} parts with content; send one (-F file=@NAME)")
         (body, file_name) = form.contents[0]
         title = _file_title(file_name) or title
         options = form.options | options
     else:
-        body = await _read(request, limit, limit, hold)
+        body = await read_body(request, limit, _too_large(limit), hold)
     return _draft(body, options, expiries, title)
 
 
@@ -122,10 +68,14 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
     """A JSON document, or any other type as the body itself with its options in the query."""
     options = _query_options(request)
     if request.content_type != "application/json":
-        return _draft(await _read(request, limit, limit, hold), options, expiries, None)
+        return _draft(await read_body(request, limit, _too_large(limit), hold), options, expiries, None)
     if options:
         raise BadRequest("options of a JSON request stand in the document, not in the query")
-    document = await _read(request, limit + FRAMING_BYTES, limit, hold)
+    refusal = TooLarge(
+        f"a JSON document may have {limit + FRAMING_BYTES} bytes here, its escapes counted as they are written; "
+        f"this is more. Send the text as the body itself: then only its {size_text(limit)} count"
+    )
+    document = await read_body(request, limit + FRAMING_BYTES, refusal, hold)
     try:
         asked = _Asked.model_validate_json(document)
     except ValidationError as error:
@@ -133,10 +83,7 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
             f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors(include_url=False)
         ]
         raise BadRequest("the JSON is not what is taken here: " + "; ".join(problems[:10])[:1000]) from error
-    try:
-        body = asked.content.encode()
-    except UnicodeEncodeError as error:
-        raise BadRequest("content is not Unicode text (a lone surrogate); send the bytes as the body itself") from error
+    body = asked.content.encode()  # it is Unicode text: pydantic takes no lone surrogate from a document
     if len(body) > limit:
         raise _too_large(limit)
     given = {name: getattr(asked, name) for name in OPTIONS if getattr(asked, name) is not None}
@@ -147,9 +94,9 @@ async def draft_of_form(request: web.Request, limit: int, expiries: Expiries, ho
     """The page's form: the draft with LF newlines, and the create token typed in ("" for none)."""
     if request.content_type != "multipart/form-data":
         raise UnsupportedMediaType("the form posts multipart/form-data; use POST / for anything else")
-    form = await _read_form(request, limit, hold, extra=("create_token",))
-    if not form.contents:
-        raise BadRequest("there is no text to paste")
+    form = await read_form(request, limit, _too_large(limit), hold, (*OPTIONS, "create_token"))
+    if len(form.contents) != 1:
+        raise BadRequest(f"the form has {len(form.contents)} texts; send one")
     body = form.contents[0][0].replace(b"\r\n", b"\n")
     options = {name: value for name, value in form.options.items() if value}
     token = str(options.pop("create_token", ""))
@@ -165,28 +112,21 @@ class _Asked(BaseModel):
     expires_in: int | str | None = None
 
 
-@dataclass(slots=True)
-class _Form:
-    contents: list[tuple[bytes, str | None]] = field(default_factory=list)  # body, file name
-    options: dict[str, object] = field(default_factory=dict)
-
-
-def _draft(body: bytes, options: Mapping[str, object], expiries: Expiries, title: str | None) -> Draft:
-    if not body:
-        raise BadRequest("there is nothing to paste: the body has zero bytes")
-    given = options.get("title")
-    if isinstance(given, str) and given:
-        if len(given) > TITLE_CHARS or _UNPRINTABLE.search(given):
-            raise BadRequest(f"title is longer than {TITLE_CHARS} characters, or holds control characters")
-        title = given
-    language = options.get("language")
-    if isinstance(language, str) and language:
-        if not _LANGUAGE.fullmatch(language):
-            raise BadRequest("language is not a name of one; write one such as python, or leave it out")
-        language = language.lower()
-    else:
-        language = None
-    return Draft(body, expiries.read(options.get("expires_in")), title, language)
+def _draft(body: bytes, options: Mapping[str, object], expiries: Expiries, file_title: str | None) -> Draft:
+    """Raises `BadRequest` with every mistake at once."""
+    mistakes = [] if body else ["there is nothing to paste: the body has zero bytes"]
+    title, language, lifetime_s = options.get("title"), options.get("language"), None
+    if isinstance(title, str) and (len(title) > TITLE_CHARS or _UNPRINTABLE.search(title)):
+        mistakes.append(f"title is longer than {TITLE_CHARS} characters, or holds control characters")
+    if isinstance(language, str) and language and not _LANGUAGE.fullmatch(language):
+        mistakes.append("language is not a name of one; write one such as python, or leave it out")
+    try:
+        lifetime_s = expiries.read(options.get("expires_in"))
+    except BadRequest as error:
+        mistakes.append(str(error))
+    if mistakes:
+        raise BadRequest("; ".join(mistakes))
+    return Draft(body, lifetime_s, str(title) if title else file_title, str(language).lower() if language else None)
 
 
 def _query_options(request: web.Request) -> dict[str, object]:
@@ -209,92 +149,3 @@ def _file_title(name: str | None) -> str | None:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"a paste may have {size_text(limit)} ({limit} bytes) here; this is more")
-
-
-def _refuse_encodings(request: web.Request) -> None:
-    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise UnsupportedMediaType("send the bytes as they are to be stored, without Content-Encoding")
-
-
-async def _read(request: web.Request, length_max: int, limit: int, hold: Hold) -> bytes:
-    """The whole body of at most `length_max` bytes. `limit` is the paste's, for the message."""
-    _refuse_encodings(request)
-    if not has_room(request, length_max):
-        raise _too_large(limit)
-    chunks: list[bytes] = []
-    total = 0
-    async with _patience() as patience:
-        while chunk := await request.content.readany():
-            total += len(chunk)
-            if total > length_max:
-                raise _too_large(limit)
-            hold.add(len(chunk))
-            chunks.append(chunk)
-            patience.renew()
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-async def _read_form(request: web.Request, limit: int, hold: Hold, extra: tuple[str, ...] = ()) -> _Form:
-    _refuse_encodings(request)
-    if not has_room(request, limit + FRAMING_BYTES):
-        raise _too_large(limit)
-    form = _Form()
-    try:
-        async with _patience() as patience:
-            reader = await request.multipart()
-            for _ in range(PARTS_MAX + 1):
-                part = await reader.next()
-                if part is None:
-                    return form
-                if not isinstance(part, BodyPartReader) or part.headers.keys() & {
-                    "Content-Encoding",
-                    "Content-Transfer-Encoding",
-                }:
-                    raise BadRequest("a part of the form is encoded or nested; send plain parts")
-                await _read_part(part, form, limit, hold, extra, patience)
-    except (ValueError, AssertionError, LookupError, RuntimeError, HttpProcessingError) as error:
-        raise BadRequest(f"the multipart body can't be read: {str(error)[:200] or type(error).__name__}") from error
-    raise BadRequest(f"the form has more than {PARTS_MAX} parts")
-
-
-async def _read_part(
-    part: BodyPartReader, form: _Form, limit: int, hold: Hold, extra: tuple[str, ...], patience: "_Patience"
-) -> None:
-    is_option = part.filename is None and part.name in (*OPTIONS, *extra)
-    most = OPTION_BYTES if is_option else limit
-    value = bytearray()
-    while chunk := await part.read_chunk(FRAMING_BYTES):
-        if len(value) + len(chunk) > most:
-            raise BadRequest(f"{part.name} is too long") if is_option else _too_large(limit)
-        hold.add(len(chunk))
-        value += chunk
-        patience.renew()
-    if is_option:
-        assert part.name is not None
-        try:
-            form.options[part.name] = value.decode()
-        except UnicodeDecodeError as error:
-            raise BadRequest(f"{part.name} is not UTF-8 text") from error
-    elif value or part.filename is None:
-        form.contents.append((bytes(value), part.filename))
-
-
-class _Patience:
-    """Bounds a body in time: as a whole, and between two pieces of it."""
-
-    def __init__(self, scope: asyncio.Timeout) -> None:
-        self._scope = scope
-        self._end = asyncio.get_running_loop().time() + WHOLE_S
-        self.renew()
-
-    def renew(self) -> None:
-        self._scope.reschedule(min(self._end, asyncio.get_running_loop().time() + IDLE_S))
-
-
-@asynccontextmanager
-async def _patience() -> AsyncIterator[_Patience]:
-    try:
-        async with asyncio.timeout(IDLE_S) as scope:
-            yield _Patience(scope)
-    except TimeoutError:
-        raise RequestTimeout("the body took too long to arrive") from None
