@@ -100,6 +100,9 @@ class _Connection(sqlite3.Connection):
     def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
         return super().execute(self.script.meet(self, sql, parameters), parameters)
 
+    def executescript(self, sql_script: str, /) -> sqlite3.Cursor:
+        return super().executescript(self.script.meet(self, sql_script, ()))
+
 
 @asynccontextmanager
 async def stalled(database: Database) -> AsyncIterator[None]:

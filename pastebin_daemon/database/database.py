@@ -32,6 +32,8 @@ WAL_LIMIT_BYTES = 32 * 1024 * 1024
 """What a checkpoint leaves of the WAL file (journal_size_limit)."""
 IDLE_S = 5.0
 """No commit for this long, and the WAL is cut to nothing."""
+BUSY_TIMEOUT = "pragma busy_timeout = 5000"
+"""How long another program's write lock is waited for, in milliseconds."""
 VACUUM_PAGES = 256
 """Pages given back to the file system at a time: 1 MiB, a few milliseconds of the writer."""
 
@@ -52,13 +54,8 @@ class Database:
         self._clock = clock
         self._subscribers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
         self._reserve = path.with_name(path.name + ".reserve")
-        self._last_commit = clock.monotonic()
-
-        def committed(members: int, seconds: float) -> None:
-            self._last_commit = clock.monotonic()
-            observe(members, seconds)
-
-        self._group = GroupCommit(clock, self._release_reserve, committed)
+        self._identity: tuple[int, int] | None = None
+        self._group = GroupCommit(clock, self._check_path, self._release_reserve, observe)
         self._writer: Lane
         self._reader: Lane
 
@@ -94,7 +91,7 @@ class Database:
         """One bounded piece of housekeeping: cut the WAL when idle, give free pages back, renew the reserve."""
         if self._group.fatal is not None:
             return
-        idle = self._clock.monotonic() - self._last_commit >= IDLE_S
+        idle = self._clock.monotonic() - self._group.wrote_at >= IDLE_S
         truncate = (idle or self.full) and self.wal_bytes() > 0
         try:
             report = await self._writer.run(lambda connection: _tend(connection, truncate=truncate))
@@ -105,7 +102,7 @@ class Database:
             report = 0
         if report:
             log.warning("checkpoint.blocked", file=self.path.name, wal_bytes=self.wal_bytes(), frames=report)
-        if not self._reserve.exists() and self._renew_reserve():
+        if not self._has_reserve() and self._renew_reserve():
             self.full = False
             log.info("disk.has_space", file=self.path.name)
 
@@ -160,25 +157,51 @@ class Database:
         with contextlib.suppress(FileNotFoundError):
             self._reserve.unlink()
 
+    def _has_reserve(self) -> bool:
+        try:
+            return os.stat(self._reserve).st_size >= RESERVE_BYTES
+        except FileNotFoundError:
+            return False
+
     def _renew_reserve(self) -> bool:
         """Set the reserve aside, if there is as much again beside it. Says whether there was."""
-        free = os.statvfs(self.path.parent)
-        if free.f_bavail * free.f_frsize < 2 * RESERVE_BYTES:
+        try:
+            free = os.statvfs(self.path.parent)
+            if free.f_bavail * free.f_frsize < 2 * RESERVE_BYTES:
+                return False
+            with open(self._reserve, "wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
+        except OSError:  # a quota shows only now, or somebody else was quicker
+            self._reserve.unlink(missing_ok=True)
             return False
-        with open(self._reserve, "wb") as file:
-            os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         return True
+
+    def _check_path(self) -> None:
+        """On the writer's thread, before each commit: rows in a file that the next start does not find are lost."""
+        try:
+            at = os.stat(self.path)
+        except FileNotFoundError:
+            at = None
+        found = None if at is None else (at.st_dev, at.st_ino)
+        self._identity = self._identity or found
+        if found is None or found != self._identity:
+            raise FileNotFoundError(f"{self.path} was moved or replaced while it was in use")
 
 
 def _tend(connection: sqlite3.Connection, *, truncate: bool) -> int:
     """On the writer's thread, between groups. The result: frames that a reader kept a checkpoint from moving."""
     blocked = 0
     if truncate:
-        busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        connection.execute("pragma busy_timeout = 0")  # a reader in the way must not hold up those who write
+        try:
+            busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+        finally:
+            connection.execute(BUSY_TIMEOUT)
         blocked = int(frames) if busy else 0
     (free,) = connection.execute("pragma freelist_count").fetchone()
     if free > 4 * VACUUM_PAGES:
-        connection.execute(f"pragma incremental_vacuum({VACUUM_PAGES})").fetchall()
+        # It gives a page a step, and a step has no column, at which fetchall would end.
+        connection.executescript(f"pragma incremental_vacuum({VACUUM_PAGES})")
     return blocked
 
 
@@ -186,7 +209,7 @@ def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:
     def prepare(connection: sqlite3.Connection) -> None:
         # auto_vacuum takes only before the first page is written, which journal_mode=WAL does.
         for statement in (
-            "pragma busy_timeout = 5000",
+            BUSY_TIMEOUT,
             "pragma auto_vacuum = incremental",
             "pragma journal_mode = wal",
             "pragma synchronous = full",
@@ -207,7 +230,7 @@ def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:
 
 
 def _prepare_reader(connection: sqlite3.Connection) -> None:
-    connection.execute("pragma busy_timeout = 5000")
+    connection.execute(BUSY_TIMEOUT)
     connection.execute("pragma query_only = on")
     connection.execute("pragma cache_size = -8000")
 
@@ -227,7 +250,8 @@ async def open_database(
 ) -> AsyncIterator[Database]:
     """Open or make the file and bring it up to the newest version of `schema` (a folder of migrations/).
 
-    `observe` hears of each commit on the writer's thread: members in the group, seconds. Raises `StartError`.
+    `observe` hears of each commit that changed something, on the writer's thread: members in the group, seconds.
+    Raises `StartError`.
     """
     if sqlite3.sqlite_version_info < (3, 38):
         raise StartError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed (Debian 12 has 3.40)")
@@ -236,12 +260,13 @@ async def open_database(
     database._reader = Lane(path, connect, _prepare_reader, database._take_reads, lambda members: None)
     try:
         await database._writer.open()
+        database._check_path()
     except sqlite3.Error as error:
         raise StartError(_remedy(path, error)) from error
     try:
         await database._reader.open()
         try:
-            if not database._reserve.exists() and not database._renew_reserve():
+            if not database._has_reserve() and not database._renew_reserve():
                 log.warning("disk.low", file=path.name, wanted_bytes=2 * RESERVE_BYTES)
             yield database
         finally:

@@ -50,9 +50,15 @@ def _code(error: sqlite3.Error) -> int:
 class GroupCommit:
     """Takes what waits on the writer's lane and commits it. Runs on the lane's thread."""
 
-    def __init__(self, clock: Clock, make_room: Callable[[], None], observe: Callable[[int, float], None]) -> None:
-        """`make_room` frees the reserve when the disk is full; `observe` hears of each commit: members and seconds."""
+    def __init__(
+        self, clock: Clock, check: Callable[[], None], make_room: Callable[[], None],
+        observe: Callable[[int, float], None],
+    ) -> None:  # fmt: skip
+        """`check` raises when the file can't be trusted; `make_room` frees the reserve when the disk is full; `observe`
+        hears of each commit that changed something: members and seconds."""
+        self.wrote_at = clock.monotonic()
         self._clock = clock
+        self._check = check
         self._make_room = make_room
         self._observe = observe
         self.fatal: BaseException | None = None
@@ -94,6 +100,8 @@ class GroupCommit:
     def _attempt(self, connection: sqlite3.Connection, members: Sequence[Member]) -> Sequence[Member]:
         """Commit the members together. The result: those that were not started, since time ran out."""
         started = self._clock.monotonic()
+        self._check()
+        changes = connection.total_changes
         try:
             connection.execute("begin immediate")
         except sqlite3.Error as error:
@@ -113,7 +121,9 @@ class GroupCommit:
             connection.execute("commit")
         except sqlite3.Error as error:
             self._back(connection, error)
-        self._observe(ran, self._clock.monotonic() - started)
+        if connection.total_changes != changes:  # the loops look for work every second, and mostly find none
+            self.wrote_at = self._clock.monotonic()
+            self._observe(ran, self.wrote_at - started)
         return members[ran:]
 
     def _run(self, connection: sqlite3.Connection, member: Member, tx: Tx) -> None:
