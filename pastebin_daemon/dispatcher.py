@@ -121,7 +121,9 @@ class Dispatcher:
             return False
         try:
             async with self._turns.lock:
-                claims, seen, buried = await self._database.write(self._claim, self._turns.ready_kinds())
+                claims, seen, acked, buried = await self._database.write(self._claim, self._turns.ready_kinds())
+                self._metrics.settled.labels(self.kind, "ack").inc(len(acked))
+                self._metrics.settled.labels(self.kind, "bury").inc(len(buried))
                 for job in sorted(buried):
                     log.error("job.buried", job=job, kind=self.kind, reason="attempts_exhausted")
                 if claims and claims[0].reason == "expired":
@@ -131,7 +133,7 @@ class Dispatcher:
         except (Busy, StorageFull) as error:
             log.warning("dispatch.failed", kind=self.kind, error=str(error))
             return False
-        return len(claims) == self._limits.batch
+        return self._limits.batch in (len(claims), len(acked) + len(buried))
 
     def drain(self, within_s: float) -> None:
         """Claim nothing more, and give back what is not done `within_s` from now."""
@@ -166,19 +168,20 @@ class Dispatcher:
             if self._newly_due >= self._wake_at:
                 self.woken.set()
 
-    def _claim(self, tx: Tx, ready: Sequence[str]) -> tuple[list[Claim], set[int], set[int]]:
-        """A transaction: the claims, those of them whose effect the inbox has, and the jobs buried on the way."""
+    def _claim(self, tx: Tx, ready: Sequence[str]) -> tuple[list[Claim], set[int], set[int], set[int]]:
+        """A transaction: the claims, those of them whose effect the inbox has, and the jobs acked and buried since
+        their last attempt had ended."""
         limits, number = self._limits, self._consumer.number
-        _, buried = outbox.bury_exhausted(tx, self.kind, number, limits.attempts_max, limits.batch)
+        acked, buried = outbox.bury_exhausted(tx, self.kind, number, limits.attempts_max, limits.batch)
         expired = outbox.expired_kinds(tx, ready)
         if not expired:
             claims = outbox.claim(tx, self.kind, self._owner, limits.lease_ms, limits.batch)
         elif expired[0] == self.kind:
-            claims = outbox.reclaim(tx, self.kind, self._owner, limits.lease_ms)
+            claims = outbox.reclaim(tx, self.kind, self._owner, limits.lease_ms, limits.attempts_max)
         else:
             claims = []
         seen = inbox.seen(tx, number, [claim.job for claim in claims]) if claims else set()
-        return claims, seen, buried
+        return claims, seen, acked, buried
 
     async def _work(self, claims: Sequence[Claim], seen: set[int]) -> None:
         if not claims:

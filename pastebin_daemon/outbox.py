@@ -6,7 +6,7 @@ A job is one effect of one consumer, named by its kind. It is in exactly one of 
 |------------------|-----------------------------------------|-----------------------------------------------|
 | enqueue          | nothing                                 | pending                                       |
 | claim            | pending, due                            | leased: attempts + 1, generation + 1          |
-| reclaim          | leased, lease over                      | leased: attempts + 1, generation + 1          |
+| reclaim          | leased, lease over, attempts left       | leased: attempts + 1, generation + 1          |
 | ack              | leased, held                            | gone                                          |
 | retry            | leased, held                            | pending, due later                            |
 | give_back        | leased, held                            | pending, due now, attempts - 1                |
@@ -25,7 +25,7 @@ between threads (28,000 jobs/s one by one, 59,000 in sets).
 """
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -93,28 +93,34 @@ def claim(tx: Tx, kind: str, owner: str, lease_ms: int, limit: int) -> list[Clai
     return _lease(
         tx, kind, owner, lease_ms, "due",
         "select id from outbox where state = 'pending' and kind = :kind and due_ms <= :now order by due_ms, id limit :limit",
-        limit,
+        {"limit": limit},
     )  # fmt: skip
 
 
-def reclaim(tx: Tx, kind: str, owner: str, lease_ms: int) -> list[Claim]:
+def reclaim(tx: Tx, kind: str, owner: str, lease_ms: int, attempts_max: int) -> list[Claim]:
     """Lease the one job whose lease has been over the longest: alone, so that a job that kills the process burns only
-    its own attempts."""
+    its own attempts. One without an attempt left is for `bury_exhausted`."""
     return _lease(
         tx, kind, owner, lease_ms, "expired",
         "select id from outbox where state = 'leased' and kind = :kind and lease_ms <= :now"
-        " order by lease_ms, id limit :limit",
-        1,
+        " and attempts < :attempts_max order by lease_ms, id limit 1",
+        {"attempts_max": attempts_max},
     )  # fmt: skip
 
 
 def _lease(
-    tx: Tx, kind: str, owner: str, lease_ms: int, reason: Literal["due", "expired"], select: str, limit: int
+    tx: Tx,
+    kind: str,
+    owner: str,
+    lease_ms: int,
+    reason: Literal["due", "expired"],
+    select: str,
+    bound: Mapping[str, int],
 ) -> list[Claim]:
     rows = tx.rows(
         "update outbox set state = 'leased', owner = :owner, lease_ms = :until, attempts = attempts + 1,"
         f" generation = generation + 1 where id in ({select}) returning id, payload, created_ms, attempts, generation",
-        {"owner": owner, "until": tx.now_ms + lease_ms, "now": tx.now_ms, "kind": kind, "limit": limit},
+        {"owner": owner, "until": tx.now_ms + lease_ms, "now": tx.now_ms, "kind": kind, **bound},
     )
     return [
         Claim(job, kind, payload, created_ms, attempts, generation, reason)

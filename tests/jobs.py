@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from pastebin_daemon import outbox
 from pastebin_daemon.breaker import Breaker
 from pastebin_daemon.consumers import Consumer, ObjectDelete
+from pastebin_daemon.database import Database
 from pastebin_daemon.dispatcher import Dispatcher, Limits, Turns
 from pastebin_daemon.ids import new_owner
 from pastebin_daemon.outbox import EDGE_PURGE, OBJECT_DELETE, REAP
@@ -13,7 +14,7 @@ from tests.fakes import FakeEdge, FakeStore, StoredObject
 from tests.support import Harness
 
 __all__ = [
-    "EDGE_PURGE", "OBJECT_DELETE", "REAP", "Dead", "Job", "dead_letters", "effects", "enqueue", "enqueue_deletes",
+    "EDGE_PURGE", "OBJECT_DELETE", "REAP", "Dead", "Job", "all_done", "dead_letters", "effects", "enqueue", "enqueue_deletes",
     "jobs", "post", "probes", "purges", "rival", "shown", "written",
 ]  # fmt: skip
 
@@ -54,6 +55,11 @@ async def dead_letters(it: Harness) -> list[Dead]:
     return [Dead(*row) for row in await it.rows(f"select {', '.join(Dead._fields)} from dead_letters order by id")]
 
 
+async def all_done(it: Harness) -> bool:
+    """Nothing waits and nothing was given up."""
+    return not await jobs(it) and not await dead_letters(it)
+
+
 async def enqueue(it: Harness, kind: str, *payloads: object) -> None:
     """Insert jobs, due now."""
     await it.database.write(outbox.enqueue, kind, payloads)
@@ -83,8 +89,10 @@ def purges(edge: FakeEdge, ids: Sequence[str]) -> list[tuple[str, ...]]:
     return [call for call in named if known.intersection(call)]
 
 
-def rival(it: Harness, *, owner: str | None = None, consumer: Consumer | None = None) -> Dispatcher:
-    """Another process's dispatcher on the same database, for object deletes when no consumer is given."""
+def rival(
+    it: Harness, *, owner: str | None = None, consumer: Consumer | None = None, database: Database | None = None
+) -> Dispatcher:
+    """Another process's dispatcher on the same file, for object deletes when no consumer is given."""
     section = it.daemon.config.outbox
     consumer = consumer or ObjectDelete(it.database, it.store, lambda paste: None, it.daemon.metrics.row_is_live.inc)
     limits = Limits(
@@ -96,7 +104,15 @@ def rival(it: Harness, *, owner: str | None = None, consumer: Consumer | None = 
     )
     breaker = Breaker(consumer.kind, consumer.probe, it.clock, section.effect_timeout)
     return Dispatcher(
-        it.database, consumer, breaker, Turns(), owner or new_owner(), it.clock, limits, it.daemon.metrics, wake_at=1
+        database or it.database,
+        consumer,
+        breaker,
+        Turns(),
+        owner or new_owner(),
+        it.clock,
+        limits,
+        it.daemon.metrics,
+        wake_at=1,
     )
 
 

@@ -62,7 +62,7 @@ STATES: dict[str, Tables] = {
 MINE = Claim(JOB, KIND, "{}", 0, 2, GENERATION, "due")
 TRANSITIONS: dict[str, Callable[[Tx], object]] = {
     "claim": lambda tx: outbox.claim(tx, KIND, ME, LEASE, 10),
-    "reclaim": lambda tx: outbox.reclaim(tx, KIND, ME, LEASE),
+    "reclaim": lambda tx: outbox.reclaim(tx, KIND, ME, LEASE, ATTEMPTS_MAX),
     "ack": lambda tx: outbox.ack(tx, ME, [MINE]),
     "retry": lambda tx: outbox.retry(tx, ME, [(MINE, LATER, "why")]),
     "give_back": lambda tx: outbox.give_back(tx, ME, [(MINE, "why")]),
@@ -95,12 +95,8 @@ ALLOWED: dict[tuple[str, str], Tables] = {
 }
 EXHAUSTED = {"dead_letters": [BURIED | {"attempts": ATTEMPTS_MAX, "reason": "attempts_exhausted"}]}
 for over in (state for state in STATES if state.startswith("lease over, last attempt")):
-    reclaimed = {"outbox": [EXPIRED | CLAIMED | {"attempts": ATTEMPTS_MAX + 1}]}
     done = {"inbox": STATES[over]["inbox"]} if "inbox" in STATES[over] else {}
-    ALLOWED |= {
-        (over, "reclaim"): reclaimed | done,
-        (over, "bury_exhausted"): done if over.endswith("attempt, effect done") else EXHAUSTED | done,
-    }
+    ALLOWED[over, "bury_exhausted"] = done if over.endswith("attempt, effect done") else EXHAUSTED | done
 for transition in ("ack", "retry", "give_back", "postpone", "bury"):
     after = ALLOWED["held", transition]
     ALLOWED["held, last attempt", transition] = {
@@ -172,10 +168,22 @@ def test_the_answer_of_a_settlement_names_the_jobs_that_moved(connection: sqlite
 
 def test_a_settlement_in_the_last_millisecond_counts_and_one_later_does_not(connection: sqlite3.Connection) -> None:
     write(connection, {"outbox": [LEASED]})
-    assert outbox.reclaim(Tx(connection, NOW), KIND, OTHER, LEASE) == [], "nobody else has it in that millisecond"
+    assert outbox.reclaim(Tx(connection, NOW), KIND, OTHER, LEASE, ATTEMPTS_MAX) == [], (
+        "nobody else has it in that millisecond"
+    )
     assert outbox.ack(Tx(connection, NOW + 1), ME, [MINE]) == set()
-    (again,) = outbox.reclaim(Tx(connection, NOW + 1), KIND, OTHER, LEASE)
+    (again,) = outbox.reclaim(Tx(connection, NOW + 1), KIND, OTHER, LEASE, ATTEMPTS_MAX)
     assert (again.job, again.generation, again.reason) == (JOB, GENERATION + 1, "expired")
+
+
+def test_what_has_waited_longest_is_claimed_and_reclaimed_first(connection: sqlite3.Connection) -> None:
+    write(connection, {"outbox": [PENDING | {"id": number, "due_ms": NOW - number} for number in range(1, 6)]})
+    claims = [outbox.claim(Tx(connection, NOW + number), KIND, ME, LEASE, 1) for number in range(5)]
+    assert [claim.job for (claim,) in claims] == [5, 4, 3, 2, 1]
+
+    again = [outbox.reclaim(Tx(connection, NOW + LEASE + 5), KIND, OTHER, LEASE, ATTEMPTS_MAX) for _ in range(5)]
+
+    assert [claim.job for (claim,) in again] == [5, 4, 3, 2, 1]
 
 
 def test_an_error_is_kept_to_its_first_500_characters(connection: sqlite3.Connection) -> None:
