@@ -79,10 +79,13 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
     try:
         asked = _Asked.model_validate_json(document)
     except ValidationError as error:
-        problems = [
-            f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}" for e in error.errors(include_url=False)
-        ]
-        raise BadRequest("the JSON is not what is taken here: " + "; ".join(problems[:10])[:1000]) from error
+        errors = error.errors(include_url=False)
+        problems = [f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"[:200] for e in errors[:10]]
+        if errors[0]["type"] == "json_invalid":
+            problems.append(
+                "(bytes that are no Unicode text can be sent as the body itself, with another Content-Type)"
+            )
+        raise BadRequest("the JSON is not what is taken here: " + "; ".join(problems)) from error
     body = asked.content.encode()  # it is Unicode text: pydantic takes no lone surrogate from a document
     if len(body) > limit:
         raise _too_large(limit)
