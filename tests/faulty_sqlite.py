@@ -25,6 +25,7 @@ from pastebin_daemon.database import Database, Tx
 __all__ = ["FaultySqlite", "sqlite_error", "stalled"]
 
 STALL_MAX_S = 60.0
+_connect = sqlite3.connect  # also where a test has put this in the place of it
 
 
 def sqlite_error(name: str) -> sqlite3.OperationalError:
@@ -69,7 +70,7 @@ class FaultySqlite:
         self._faults.append(_Fault(beginning, after, times, rolls_back, error or (lambda: sqlite_error(name))))
 
     def connect(self, path: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(
+        connection = _connect(
             path, isolation_level=None, cached_statements=256, check_same_thread=False, factory=_Connection
         )
         connection.script = self

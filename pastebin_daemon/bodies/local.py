@@ -11,14 +11,16 @@ reads one index page path and then exactly the body.
 
 import json
 import sqlite3
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
 
 from pastebin_daemon.bodies import Deletion
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.database import Database, Tx, open_database
-from pastebin_daemon.errors import Busy, DatabaseUnavailable, Temporary
+from pastebin_daemon.errors import Busy, DatabaseUnavailable, StorageFull, Temporary
 
 __all__ = ["LocalStore", "open_local"]
 
@@ -37,30 +39,37 @@ class LocalStore:
             await self.database.grow(_insert, key, body)
         except sqlite3.IntegrityError as error:
             raise Temporary(f"the object {key} is there already") from error
-        except (Busy, DatabaseUnavailable) as error:
+        except (Busy, DatabaseUnavailable, sqlite3.Error) as error:
             raise Temporary(str(error)) from error
 
     async def get(self, key: str) -> bytes | None:
         try:
             return await self.database.read(_select, key)
-        except (Busy, sqlite3.Error) as error:
+        except (Busy, DatabaseUnavailable) as error:
             raise Temporary(str(error)) from error
 
     async def delete(self, keys: Sequence[str]) -> Mapping[str, Deletion]:
         results: dict[str, Deletion] = {}
-        for start in range(0, len(keys), DELETE_AT_ONCE):
-            some = keys[start : start + DELETE_AT_ONCE]
+        waiting = deque(keys[start : start + DELETE_AT_ONCE] for start in range(0, len(keys), DELETE_AT_ONCE))
+        while waiting:
+            some = waiting.popleft()
             try:
                 removed = await self.database.write(_remove, some)
+            except StorageFull as error:
+                if len(some) > 1:  # overwriting them all takes room: one by one takes less of it
+                    waiting.extendleft([key] for key in reversed(some))
+                    continue
+                # No job is to blame for a full disk: the consumer waits, and no attempt is lost.
+                return results | dict.fromkeys(chain(some, *waiting), Temporary(str(error), throttled=True))
             except (Busy, DatabaseUnavailable, sqlite3.Error) as error:
-                return results | dict.fromkeys(keys[start:], Temporary(str(error)))
+                return results | dict.fromkeys(chain(some, *waiting), Temporary(str(error)))
             results |= {key: "deleted" if key in removed else "missing" for key in some}
         return results
 
     async def age_s(self, key: str) -> float | None:
         try:
             return await self.database.read(_age_s, key)
-        except (Busy, sqlite3.Error) as error:
+        except (Busy, DatabaseUnavailable) as error:
             raise Temporary(str(error)) from error
 
 
