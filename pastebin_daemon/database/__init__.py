@@ -12,8 +12,8 @@ What it guarantees:
 - **What must follow a commit follows it.** A transition says what happened by `tx.emit(event)`; subscribers are called
   in the loop step that resolves the commit, before any waiter goes on and whatever became of the caller. So no caller
   can forget a tombstone, and no cancelled request can lose one.
-- **A full disk is a known outcome**: the group is rolled back and its members run again one by one, those that do not
-  grow the database first; a reserve file makes room for them. Growing writes get `StorageFull` until there is space.
+- **A full disk is a known outcome**: the group is rolled back; a reserve file makes room for its members that do not grow
+  the database, which run again one by one. Those that grow it get `StorageFull`, until there is space.
 - **Any other failed COMMIT has an unknown outcome** (the rows can come back at the next start): the waiters get
   `DatabaseUnavailable`, nothing is tried again on the handle, and `Database.failed` ends the process so that its
   supervisor starts it anew.

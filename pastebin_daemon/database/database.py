@@ -71,7 +71,7 @@ class Database:
         return await self._submit(function, args, grows=False)
 
     async def grow(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """`write`, for what a full disk must refuse: it stands last in line for the reserve, and raises `StorageFull`."""
+        """`write`, for what a full disk must refuse (`StorageFull`): the reserve is not for it."""
         assert not kwargs
         if self.full:
             raise StorageFull(f"the file system of {self.path} was full and has not enough free space yet")

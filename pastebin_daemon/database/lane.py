@@ -55,13 +55,15 @@ class Member:
 
 
 class _Connection(aiosqlite.Connection):
-    """aiosqlite's connection with one method more: post a plain function to its thread and wait for nothing.
-
-    `_tx` is a private name of aiosqlite; the dependency is pinned to 0.22 for it.
-    """
+    """aiosqlite's connection with two methods more; their private names are why the dependency is pinned to 0.22."""
 
     def post(self, function: Callable[[], None]) -> None:
+        """Have the thread run a plain function, and wait for nothing."""
         self._tx.put_nowait((None, function))
+
+    def join(self) -> None:
+        """After an `await` that raised: the thread has been told to end, and would else find the loop closed."""
+        self._thread.join()
 
 
 class Lane:
@@ -92,7 +94,11 @@ class Lane:
         self._connection = _Connection(connector, iter_chunk_size=64)
 
     async def open(self) -> None:
-        await self._connection
+        try:
+            await self._connection
+        except BaseException:
+            self._connection.join()
+            raise
 
     async def close(self) -> None:
         """Wait for everything that is queued, then close the connection and end its thread."""

@@ -7,6 +7,7 @@ between the connections, which network file systems do not give: there it locks 
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from pastebin_daemon.errors import Held, StartError
 
 __all__ = ["hold_directory"]
 
+MOUNTS = Path("/proc/self/mountinfo")
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ceph", "9p", "glusterfs", "lustre", "fuse.sshfs", "fuse.s3fs",
      "fuse.rclone", "fuse.glusterfs"}
@@ -43,6 +45,8 @@ def hold_directory(directory: Path) -> Iterator[None]:
             raise Held(
                 f"another pastebin-daemon holds {directory}: stop it, or set another [storage] directory"
             ) from error
+        except OSError as error:
+            raise StartError(f"{directory} can't be locked ({error.strerror}): use a local disk") from error
         yield
     finally:
         os.close(lock)
@@ -52,12 +56,15 @@ def _file_system(directory: Path) -> str:
     """The type of the mount that the directory is on, by /proc/self/mountinfo (proc(5)); "" when it can't be told."""
     path, best, kind = str(directory.resolve()), -1, ""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        lines = os.fsdecode(MOUNTS.read_bytes()).split("\n")  # a name may hold any other byte
     except OSError:
         return ""
     for line in lines:
         left, _, right = line.partition(" - ")
-        mount = left.split(" ")[4].encode().decode("unicode_escape")
+        fields = left.split(" ")
+        if len(fields) < 5:
+            continue
+        mount = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         if (path == mount or path.startswith(mount.rstrip("/") + "/")) and len(mount) >= best:
             best, kind = len(mount), right.split(" ")[0]
     return kind
