@@ -17,7 +17,7 @@ async def post(it: Harness, document: bytes | str, kind: str = "application/json
         return answer.status, json.loads(await answer.read())
 
 
-REFUSED = {
+REFUSED: dict[str, tuple[bytes | str, str]] = {
     "lone surrogate in content": (r'{"content": "a\ud800"}', "as the body itself"),
     "lone low surrogate": (r'{"content": "\udc00\ud83d"}', "as the body itself"),
     "surrogates the wrong way round": (r'{"content": "\ude00\ud83d"}', "as the body itself"),

@@ -21,7 +21,9 @@ CLIENTS_MAX = 50_000
 
 def client_of(request: web.Request, trusted: TrustedProxies) -> str:
     """An address, an IPv6 /64, or "unix" for a peer on a unix socket that names nobody."""
-    peer = request.remote or "unix"
+    peer = request.remote or ""
+    if not _is_address(peer):
+        peer = "unix"  # whatever path its end of the socket has
     if _is_trusted(peer, trusted):
         hops = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
         for hop in reversed(hops):

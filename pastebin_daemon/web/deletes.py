@@ -7,12 +7,13 @@ edge.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from urllib.parse import parse_qsl
 
 from aiohttp import web
 
 from pastebin_daemon import pastes
 from pastebin_daemon.database import Database
-from pastebin_daemon.errors import BadRequest, NotFound, Unauthorized
+from pastebin_daemon.errors import BadRequest, NotFound, TooLarge, Unauthorized
 from pastebin_daemon.ids import token_sha256
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.origin_cache import OriginCache
@@ -20,11 +21,13 @@ from pastebin_daemon.reading import Entry
 from pastebin_daemon.web.creates import bearer
 from pastebin_daemon.web.envelope import page
 from pastebin_daemon.web.reads import paste_id
+from pastebin_daemon.web.receiving import Memory, read_body
 
 __all__ = ["Deletes"]
 
 log = get_logger()
 
+FORM_BYTES = 4096
 GONE = "Gone here now. Copies in caches go within a minute, and the storage is cleaned up shortly after."
 
 
@@ -44,12 +47,14 @@ class Deletes:
         return web.Response(status=204)
 
     async def form(self, request: web.Request) -> web.Response:
-        if (request.content_length or 0) > 4096 or request.content_type != "application/x-www-form-urlencoded":
+        if request.content_type != "application/x-www-form-urlencoded":
             raise BadRequest("post the form of the paste's page")
-        token = (await request.post()).get("token", "")
-        if not isinstance(token, str) or not token.strip():
+        with Memory(FORM_BYTES).hold() as hold:
+            body = await read_body(request, FORM_BYTES, TooLarge("post the form of the paste's page, no more"), hold)
+        token = dict(parse_qsl(body.decode("ascii", "replace"))).get("token", "").strip()
+        if not token:
             raise Unauthorized("type the delete token that was shown when this was pasted")
-        await self._delete(paste_id(request), token.strip())
+        await self._delete(paste_id(request), token)
         return page("Deleted", f"<h1>Deleted</h1>\n<p>{GONE}</p>")
 
     async def _delete(self, paste: str, token: str) -> None:

@@ -103,7 +103,10 @@ class Envelope:
             line = " ".join(text.split())
             return web.Response(status=status, text=f"{line}\n", headers={"Content-Security-Policy": RAW_CSP})
         if style == "page":
-            return page(text, f"<p>{html.escape(text)}</p>\n<p><a href='.'>Make a new paste</a></p>", status=status)
+            home = "../" * (request.rel_url.raw_path.count("/") - 1) or "."  # whatever prefix a proxy took off
+            return page(
+                text, f"<p>{html.escape(text)}</p>\n<p><a href='{home}'>Make a new paste</a></p>", status=status
+            )
         problem = {
             "type": "about:blank",
             "title": code.replace("_", " "),
@@ -124,6 +127,7 @@ class Envelope:
         observe(seconds)
 
 
+_CODES = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}
 _TEXTS = {404: "There is nothing here.", 405: "This address does not take that method."}
 
 

@@ -3,9 +3,10 @@
 There is no negotiation on Accept or User-Agent, which CDNs ignore, and no compression here, which the cache does. Every
 answer of a live paste carries its cache tag, and may be kept by an edge for N = min(`[edge] max_age`, whole seconds of
 life left - 1), below 1 not at all: so no edge serves a paste past its expiry, and none serves a deleted one for longer
-than `max_age` (G11). A request with a query string gets the same answer, but one that is not kept, so that there never
-is a second copy to purge. `must-revalidate` and the two `stale-` directives at 0 keep caches from serving on past that
-(Varnish's grace of 10 s among them). Liveness is checked before If-None-Match, and a 304 says a fresh N.
+than `max_age` (G11). A request that spells the URL otherwise (a query string, `%41` for `A`) gets the same answer, but
+one that is not kept, so that there never is a second copy to purge. `must-revalidate` and the two `stale-` directives
+at 0 keep caches from serving on past that (Varnish's grace of 10 s among them). Liveness is checked before
+If-None-Match, and a 304 says a fresh N.
 """
 
 import hashlib
@@ -82,7 +83,7 @@ class Reads:
         all_headers["Cache-Tag"] = tag
         all_headers["Surrogate-Key"] = tag
         all_headers["Content-Security-Policy"] = csp
-        if "If-None-Match" in request.headers and _matches(request, etag):
+        if _matches(request, etag):
             del all_headers["Content-Type"]
             return web.Response(status=304, headers=all_headers)
         return web.Response(body=body, headers=all_headers)
@@ -91,7 +92,7 @@ class Reads:
         kept_s = self._edge_max_age_s
         if paste.expires_ms is not None:
             kept_s = min(kept_s, (paste.expires_ms - self._clock.now_ms()) // 1000 - 1)
-        if kept_s < 1 or "?" in request.raw_path:
+        if kept_s < 1 or request.raw_path != request.path:
             return "no-store"
         return (
             f"public, max-age=0, s-maxage={kept_s}, must-revalidate, stale-while-revalidate=0, stale-if-error=0"
@@ -104,8 +105,8 @@ def _etag(body: bytes) -> str:
 
 def _matches(request: web.Request, etag: str) -> bool:
     """RFC 9110, 13.1.2: a weak comparison; `*` matches whatever is there."""
-    tags = request.if_none_match or ()
-    return any(tag.value in ("*", etag.strip('"')) for tag in tags)
+    asked = ",".join(request.headers.getall("If-None-Match", []))
+    return asked.strip() == "*" or etag in re.findall(r'"[^"]*"', asked)
 
 
 def _attachment(paste: Paste) -> str:
