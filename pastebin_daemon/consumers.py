@@ -34,7 +34,8 @@ __all__ = ["Buried", "Consumer", "Done", "EdgePurge", "NotYet", "ObjectDelete", 
 
 log = get_logger()
 
-AGES_AT_ONCE = 16
+REAPS_AT_ONCE = 16
+"""Each asks for its object's age by a call of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,8 @@ Outcome = Done | NotYet | Buried | EffectError
 class Consumer(Protocol):
     kind: str
     number: int
+    batch_max: int
+    """How many jobs start at once; more are not to be claimed, or the last of them would wait while their lease runs."""
 
     async def run(self, claims: Sequence[Claim]) -> Mapping[int, Outcome]:
         """Do the effects of a batch; one outcome per job. Raises only what the database raises, or a bug."""
@@ -83,13 +86,13 @@ def _decode(claims: Sequence[Claim], field: str, outcomes: dict[int, Outcome]) -
             if not isinstance(value, str) or not value:
                 raise ValueError(f"{field} is no text")
             values[claim.job] = value
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             outcomes[claim.job] = Buried("undecodable", f"the payload can't be read: {error!r}")
     return values
 
 
 class ObjectDelete:
-    kind, number = OBJECT_DELETE, 1
+    kind, number, batch_max = OBJECT_DELETE, 1, 1000
 
     def __init__(
         self, database: Database, store: BodyStore, bury: Callable[[str], None], row_is_live: Callable[[], None]
@@ -119,7 +122,7 @@ class ObjectDelete:
 
 
 class Reap:
-    kind, number = REAP, 3
+    kind, number, batch_max = REAP, 3, REAPS_AT_ONCE
 
     def __init__(self, database: Database, store: BodyStore, clock: Clock, age_min_s: float) -> None:
         self._database = database
@@ -130,15 +133,13 @@ class Reap:
     async def run(self, claims: Sequence[Claim]) -> Mapping[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
         objects = _decode(claims, "object", outcomes)
-        gate = asyncio.Semaphore(AGES_AT_ONCE)
 
         async def look(job: int, key: str) -> None:
-            async with gate:
-                try:
-                    age_s = await self._store.age_s(key)
-                except EffectError as error:
-                    outcomes[job] = error
-                    return
+            try:
+                age_s = await self._store.age_s(key)
+            except EffectError as error:
+                outcomes[job] = error
+                return
             if age_s is None:
                 outcomes[job] = Done("missing")
             elif age_s < self._age_min_s:
@@ -194,6 +195,7 @@ class EdgePurge:
 
     def __init__(self, purger: EdgePurger, public_url: str, clock: Clock, observe_lag: Callable[[float], None]) -> None:
         """`observe_lag` hears of each purge how long after its commit it was done, in seconds."""
+        self.batch_max = purger.batch_max
         self._purger = purger
         self._public_url = public_url
         self._clock = clock
@@ -202,15 +204,12 @@ class EdgePurge:
     async def run(self, claims: Sequence[Claim]) -> Mapping[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
         ids = _decode(claims, "paste", outcomes)
-        jobs = list(ids)
-        for start in range(0, len(jobs), self._purger.batch_max):
-            some = jobs[start : start + self._purger.batch_max]
-            results = await self._purger.purge([self._target(ids[job]) for job in some])
-            for job, error in zip(some, results, strict=True):
-                outcomes[job] = Done("purged") if error is None else error
+        results = await self._purger.purge([self._target(paste_id) for paste_id in ids.values()]) if ids else ()
+        for job, error in zip(ids, results, strict=True):
+            outcomes[job] = Done("purged") if error is None else error
         now_ms = self._clock.now_ms()
         for claim in claims:
-            if isinstance(outcomes[claim.job], Done) and "again" not in claim.payload:
+            if isinstance(outcomes[claim.job], Done) and '"again"' not in claim.payload:
                 self._observe_lag(max(0, now_ms - claim.created_ms) / 1000)
         return outcomes
 

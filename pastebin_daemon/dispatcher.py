@@ -104,8 +104,9 @@ class Dispatcher:
         self._owner = owner
         self._clock = clock
         self._limits = limits
+        self._batch = min(limits.batch, consumer.batch_max)
         self._metrics = metrics
-        self._wake_at = wake_at
+        self._wake_at = min(wake_at, self._batch)
         self._newly_due = 0
         self._scope: asyncio.Timeout | None = None
         self._cut_at: float | None = None
@@ -121,6 +122,8 @@ class Dispatcher:
             return False
         try:
             async with self._turns.lock:
+                if self._cut_at is not None:
+                    return False  # the drain came while a suspect had the turn
                 claims, seen, acked, buried = await self._database.write(self._claim, self._turns.ready_kinds())
                 self._metrics.settled.labels(self.kind, "ack").inc(len(acked))
                 self._metrics.settled.labels(self.kind, "bury").inc(len(buried))
@@ -133,7 +136,7 @@ class Dispatcher:
         except (Busy, StorageFull) as error:
             log.warning("dispatch.failed", kind=self.kind, error=str(error))
             return False
-        return self._limits.batch in (len(claims), len(acked) + len(buried))
+        return self._batch in (len(claims), len(acked) + len(buried))
 
     def drain(self, within_s: float) -> None:
         """Claim nothing more, and give back what is not done `within_s` from now."""
@@ -172,10 +175,10 @@ class Dispatcher:
         """A transaction: the claims, those of them whose effect the inbox has, and the jobs acked and buried since
         their last attempt had ended."""
         limits, number = self._limits, self._consumer.number
-        acked, buried = outbox.bury_exhausted(tx, self.kind, number, limits.attempts_max, limits.batch)
+        acked, buried = outbox.bury_exhausted(tx, self.kind, number, limits.attempts_max, self._batch)
         expired = outbox.expired_kinds(tx, ready)
         if not expired:
-            claims = outbox.claim(tx, self.kind, self._owner, limits.lease_ms, limits.batch)
+            claims = outbox.claim(tx, self.kind, self._owner, limits.lease_ms, self._batch)
         elif expired[0] == self.kind:
             claims = outbox.reclaim(tx, self.kind, self._owner, limits.lease_ms, limits.attempts_max)
         else:

@@ -253,11 +253,16 @@ def discard(tx: Tx, job: int) -> bool:
 
 
 def unknown_kinds(tx: Tx, known: Collection[str]) -> list[str]:
-    """Kinds that wait and that this program does not know (after a downgrade). It hops from kind to kind in the index."""
+    """Kinds that wait, or that a newer program had leased, and that this one does not know (after a downgrade). It hops
+    from kind to kind in the indexes."""
     unknown: list[str] = []
     kind = ""
     while True:
-        ((kind,),) = tx.rows("select min(kind) from outbox where state = 'pending' and kind > ?", (kind,))
+        ((kind,),) = tx.rows(
+            "select min(kind) from (select min(kind) as kind from outbox where state = 'pending' and kind > :kind"
+            " union all select min(kind) from outbox where state = 'leased' and kind > :kind)",
+            {"kind": kind},
+        )
         if kind is None or len(unknown) >= 10:
             return unknown
         if kind not in known:
