@@ -11,9 +11,9 @@
 the listeners, the loops and the end. Every loop is owned by one TaskGroup, so a loop that raises ends the process with
 its reason, and the supervisor starts it anew.
 
-The stop, inside `[server] grace` (G14: grace < systemd's TimeoutStopSec): readiness says no; the listeners close and
-requests that are being answered are let finish, while the dispatchers claim nothing more and finish or give back what
-they hold; then the loops end, and the database closes last.
+The stop, inside `[server] grace` (G14: grace < systemd's TimeoutStopSec): readiness says no; the public listener closes
+and requests that are being answered are let finish, then the admin listener's, while the dispatchers claim nothing more
+and finish or give back what they hold; then the loops end, and the database closes last.
 """
 
 import asyncio
@@ -320,6 +320,7 @@ async def serve(
                 await stopping.wait()
 
                 log.info("daemon.stopping", grace_s=grace_s)
+                ends_at = loop.time() + 0.9 * grace_s
                 notify("STOPPING=1", environ=environ)
                 daemon.health.draining = True
                 for dispatcher in daemon.dispatchers.values():
@@ -327,9 +328,11 @@ async def serve(
                 await listeners.close()
                 for each in daemon.loops:
                     each.stop()
-                await asyncio.wait(running)
-                for helper in helpers:
-                    helper.cancel()
+                _, late = await asyncio.wait(running, timeout=max(0.1, ends_at - loop.time()))
+                for task in late:
+                    log.warning("loop.cut", loop=task.get_name())
+                for task in (*late, *helpers):
+                    task.cancel()
     log.info("daemon.stopped")
 
 

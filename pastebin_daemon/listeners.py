@@ -1,24 +1,32 @@
 """The sockets that are listened on: TCP, a unix socket, or what systemd hands over; and their orderly end."""
 
 import asyncio
-import contextlib
 import os
+import socket
+import stat
 from pathlib import Path
 from types import TracebackType
 
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 
 from pastebin_daemon.errors import Misconfigured, StartError
+from pastebin_daemon.logs import get_logger
 from pastebin_daemon.quantities import Listen
 from pastebin_daemon.systemd import listen_sockets
 
 __all__ = ["Listeners"]
+
+log = get_logger()
 
 BACKLOG = 1024
 LINGER_S = 2.0
 """How long the rest of a refused body is thrown away, so that its sender sees the answer."""
 READ_BUFFER_BYTES = 32 * 1024
 """aiohttp stops reading from a client when twice this is not consumed."""
+CLOSE_POLL_S = 0.01
+CUT_S = 0.05
+"""How long a request that has outlived the grace may take to end after it was cancelled."""
 KEEPALIVE_S = 75.0
 """Longer than the 60 s after which proxies drop an idle connection, so that the proxy is the one to close it."""
 
@@ -31,6 +39,7 @@ class Listeners:
         self._shutdown_s = shutdown_s
         self._runners: list[web.AppRunner] = []
         self._unix: list[Path] = []
+        self._closing = False
         self._inherited = listen_sockets()
 
     async def __aenter__(self) -> "Listeners":
@@ -46,8 +55,9 @@ class Listeners:
 
         Raises `StartError`.
         """
+        app.middlewares.insert(0, self._last_answers())
         runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=self._shutdown_s, keepalive_timeout=KEEPALIVE_S,
+            app, access_log=None, shutdown_timeout=CUT_S, keepalive_timeout=KEEPALIVE_S,
             lingering_time=LINGER_S, read_bufsize=READ_BUFFER_BYTES, auto_decompress=False,
         )  # fmt: skip
         await runner.setup()
@@ -63,21 +73,55 @@ class Listeners:
         return ", ".join(_described(address) for address in runner.addresses)
 
     async def close(self) -> None:
-        """Close the sockets, then idle connections, then each of the others after its answer."""
+        """Let nobody in any more, give every answer that is due, and close: in the order of opening, all in one grace.
+
+        The admin listener was opened last, so that it says "not ready" for as long as the public one is at it.
+        """
         runners, self._runners = self._runners, []
-        for runner in runners:  # every socket first: nobody is let in while the others finish
-            for site in runner.sites:
-                await site.stop()
-        await asyncio.gather(*(runner.cleanup() for runner in runners))  # together: they share one grace
+        self._closing = True
+        try:
+            async with asyncio.timeout(self._shutdown_s):
+                for runner in runners:
+                    await _shut(runner)
+                    await self._finish(runner)
+        except TimeoutError:
+            cut = sum(len(runner.server.connections) for runner in runners if runner.server is not None)
+            log.warning("connections.cut", count=cut, after_s=self._shutdown_s)
+        await asyncio.gather(*(runner.cleanup() for runner in runners))
         for path in self._unix:
             path.unlink(missing_ok=True)
+
+    async def _finish(self, runner: web.AppRunner) -> None:
+        """Close each connection once nothing is being asked on it, and wait until what was written to it has left.
+
+        aiohttp's own way out waits for the handler alone: what a slow reader has not taken by then is lost with the
+        process, and an upload that is under way gets stuck.
+        """
+        assert runner.server is not None
+        while runner.server.connections:
+            for connection in runner.server.connections:
+                waiter = connection._waiter  # a private name; there while it waits for the next request
+                if waiter is not None and not waiter.done():
+                    connection.force_close()
+            await asyncio.sleep(CLOSE_POLL_S)
+
+    def _last_answers(self) -> Middleware:
+        """While closing, every answer says that it is the last one on its connection."""
+
+        @web.middleware
+        async def last_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
+            response = await handler(request)
+            if self._closing:
+                response.force_close()
+            return response
+
+        return last_answers
 
     def _sites(self, runner: web.AppRunner, listen: Listen, name: str) -> list[web.BaseSite]:
         if listen.kind == "tcp":
             return [web.TCPSite(runner, listen.host, listen.port, backlog=BACKLOG, reuse_address=True)]
         if listen.kind == "unix":
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(listen.path)  # of an earlier start; the state directory's lock says that nobody is there
+            _make_way(Path(listen.path))
             return [web.UnixSite(runner, listen.path, backlog=BACKLOG)]
         sockets = self._inherited.get(name, [])
         if not sockets:
@@ -86,6 +130,29 @@ class Listeners:
                 "enable the .socket unit, or write an address"
             )
         return [web.SockSite(runner, socket, backlog=BACKLOG) for socket in sockets]
+
+
+async def _shut(runner: web.AppRunner) -> None:
+    for site in runner.sites:
+        await site.stop()
+
+
+def _make_way(path: Path) -> None:
+    """Remove the socket that an earlier process left. Raises `StartError` for anything that is not that."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise StartError(f"{path} is there and is no socket: remove it, or listen elsewhere")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as visitor:
+            visitor.settimeout(1)
+            visitor.connect(str(path))
+    except FileNotFoundError:
+        return
+    except ConnectionRefusedError:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        raise StartError(f"{path} can't be listened on ({error.strerror})") from error
+    else:
+        raise StartError(f"another process listens on {path}: stop it, or listen elsewhere")
 
 
 def _described(address: object) -> str:

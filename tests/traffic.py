@@ -1,7 +1,7 @@
 """What goes on around a daemon that is a child process: clients that remember what they were told, and an edge."""
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,7 +27,8 @@ class Edge:
         """The pastes whose purge is waiting for an answer."""
         self.arrived = asyncio.Event()
         """Set by every request."""
-        self.status = 200
+        self.refusals: deque[int] = deque()
+        """Statuses of the next answers, which are given at once."""
         self.port = 0
         self._go = asyncio.Event()
         self._go.set()
@@ -49,15 +50,16 @@ class Edge:
 
     async def purge(self, request: web.Request) -> web.Response:
         paste = request.match_info["id"]
-        self.hanging.add(paste)
         self.arrived.set()
+        if self.refusals:
+            return web.Response(status=self.refusals.popleft())
+        self.hanging.add(paste)
         try:
             await self._go.wait()
         finally:
             self.hanging.discard(paste)
-        if self.status == 200:
-            self.purged[paste] += 1
-        return web.Response(status=self.status)
+        self.purged[paste] += 1
+        return web.Response()
 
 
 @asynccontextmanager
