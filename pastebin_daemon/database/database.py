@@ -225,8 +225,17 @@ def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:
         if mode != "wal":
             raise StartError(f"SQLite can't use WAL here (journal_mode is {mode}): use a local file system")
         migrate.bring_up(connection, schema)
+        _forget_statistics(connection)
 
     return prepare
+
+
+def _forget_statistics(connection: sqlite3.Connection) -> None:
+    """What somebody's ANALYZE found while there were few rows makes SQLite read whole tables when there are many. The
+    statements are written for their indexes and need none of it."""
+    for (table,) in connection.execute("select name from sqlite_master where name glob 'sqlite_stat[0-9]'").fetchall():
+        connection.execute(f"drop table {table}")
+        connection.execute("pragma writable_schema = reset")  # reads the schema again, now without
 
 
 def _prepare_reader(connection: sqlite3.Connection) -> None:
