@@ -65,8 +65,9 @@ class Child:
         assert found, f"said {line!r} instead of where it listens\n{self.log()}"
         self.url, self.admin = found[1], found[2]
 
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+    def send(self, number: signal.Signals, pid: int | None = None) -> None:
+        """To the process that was started, or to the daemon's own when that is another (behind a `wrapper`)."""
+        os.kill(pid or self.process.pid, number)
 
     async def ended(self, limit_s: float = END_S) -> int:
         """Its exit status; a signal's is negative."""
