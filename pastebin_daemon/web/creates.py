@@ -60,13 +60,13 @@ class Creates:
         with self.memory.hold() as hold:
             draft, token = await draft_of_form(request, self.body_bytes_max, self.expiries, hold)
             made = await self._make(request, draft, token)
-        url = html.escape(f"{self.public_url}/{made.paste.id}")
+        url = f"{self.public_url}/{made.paste.id}"  # plain ASCII without quotes: the configuration takes nothing else
         gone = (
             "It stays until you delete it."
             if made.paste.expires_ms is None
             else f"Gone on {rfc3339(made.paste.expires_ms)}."
         )
-        return page(
+        answer = page(
             "Pasted",
             f"<h1>Pasted</h1>\n<p><a href='{url}'>{url}</a> · <a href='{url}/raw'>raw</a></p>\n<p>{gone}</p>\n"
             f"<p>The delete token, shown only here: <code>{made.delete_token}</code></p>\n"
@@ -74,6 +74,7 @@ class Creates:
             f"<input type='hidden' name='token' value='{made.delete_token}'><button>Delete it now</button></form>",
             status=201,
         )
+        return _located(answer, url, made)
 
     def _admit(self, request: web.Request) -> None:
         """What can be said before the body is read."""
