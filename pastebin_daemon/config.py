@@ -36,18 +36,15 @@ from pastebin_daemon.config_sections import (
     Cache,
     Config,
     Edge,
-    HttpEdge,
     Idempotency,
     Inbox,
     Limits,
     Log,
     Outbox,
     Pastes,
-    Section,
     Server,
     Storage,
     Uploads,
-    VarnishEdge,
 )
 from pastebin_daemon.config_sources import (
     ConfigProblems,
@@ -59,14 +56,13 @@ from pastebin_daemon.config_sources import (
     resolve_secret,
 )
 from pastebin_daemon.quantities import TrustedProxies
+from pastebin_daemon.section import Section
 
 __all__ = [
-    "S3", "Access", "Admin", "Bodies", "Cache", "Config", "ConfigProblems", "Edge", "HttpEdge", "Idempotency", "Inbox",
-    "Limits", "Log", "Outbox", "Pastes", "Server", "Storage", "Uploads", "VarnishEdge", "credential", "defaults",
+    "S3", "Access", "Admin", "Bodies", "Cache", "Config", "ConfigProblems", "Edge", "Idempotency", "Inbox",
+    "Limits", "Log", "Outbox", "Pastes", "Server", "Storage", "Uploads", "credential", "defaults",
     "keys", "load",
 ]  # fmt: skip
-
-_HIDDEN = {"edge.http.headers", "edge.http.url"}  # not secrets by type, but people put tokens into them
 
 
 def defaults() -> Config:
@@ -168,7 +164,7 @@ def _shown(table: Table, path: tuple[str, ...], fields: Mapping[str, FieldInfo],
     """` = value`, as it was written; nothing for what may be secret, is unknown or is no single value."""
     key = ".".join(path)
     field = fields.get(key)
-    if field is None or field.annotation is SecretStr or key in _HIDDEN:
+    if field is None or field.annotation is SecretStr or not field.repr:
         return ""
     value: object = table
     for name in path:

@@ -8,7 +8,8 @@ key alone stand with the key, in `config_sections.py`.
 import json
 from collections.abc import Iterator
 
-from pastebin_daemon.config_sections import Config, Edge, Pastes
+from pastebin_daemon.config_sections import Config, Pastes
+from pastebin_daemon.edge.drivers import drivers
 from pastebin_daemon.quantities import Listen, duration_text, size_text
 
 __all__ = ["Broken", "contradictions"]
@@ -21,7 +22,7 @@ _DAY_S = 86_400
 
 def contradictions(c: Config) -> Iterator[Broken]:
     """Each rule that these sections break. A store or an edge that is not in use has no time-out to order."""
-    s3, outbox, pastes = c.bodies.s3, c.outbox, c.pastes
+    s3, outbox, pastes, edge = c.bodies.s3, c.outbox, c.pastes, c.edge.settings
     if c.inbox.retention <= outbox.replay_window:
         yield (
             ("inbox.retention", "outbox.replay_window"),
@@ -49,8 +50,7 @@ def contradictions(c: Config) -> Iterator[Broken]:
         )
     for used, key, timeout in (
         (c.bodies.store == "s3", "bodies.s3.timeout", s3.timeout),
-        (c.edge.driver == "http", "edge.http.timeout", c.edge.http.timeout),
-        (c.edge.driver == "varnish", "edge.varnish.timeout", c.edge.varnish.timeout),
+        (edge is not None, f"edge.{c.edge.driver}.timeout", 0.0 if edge is None else edge.timeout),
     ):
         if used and timeout >= outbox.effect_timeout:
             yield (
@@ -89,7 +89,9 @@ def contradictions(c: Config) -> Iterator[Broken]:
             'must differ from [server] listen, since it is never public; write one such as "127.0.0.1:8081"',
         )
     yield from _lifetimes(pastes)
-    yield from _http_edge(c.edge)
+    if edge is not None:
+        for names, text in drivers()[c.edge.driver].contradictions(edge):
+            yield tuple(f"edge.{c.edge.driver}.{name}" for name in names), text
 
 
 def _lifetimes(pastes: Pastes) -> Iterator[Broken]:
@@ -111,31 +113,4 @@ def _lifetimes(pastes: Pastes) -> Iterator[Broken]:
         yield (
             ("pastes.expiry_choices", "pastes.expiry_max"),
             f"has a choice longer than {longest}; write {json.dumps(allowed)}, or a longer expiry_max (0: no limit)",
-        )
-
-
-def _http_edge(edge: Edge) -> Iterator[Broken]:
-    if edge.driver != "http":
-        return
-    http = edge.http
-    if not http.url:
-        yield (
-            ("edge.http.url",),
-            'is needed with [edge] driver = "http"; write one such as "{url}" or "http://127.0.0.1:6081{path}"',
-        )
-    elif not any("{" in text.replace("{token}", "") for text in (http.url, *http.headers.values())):
-        yield (
-            ("edge.http.url", "edge.http.headers"),
-            'names no paste, nor does a header; write a placeholder into it, as in "{url}" or "http://127.0.0.1:6081{path}"',
-        )
-    uses_token = any("{token}" in value for value in http.headers.values())
-    if uses_token and not http.token:
-        yield (
-            ("edge.http.token", "edge.http.headers"),
-            "is empty but a header uses {token}; write the token",
-        )
-    if http.token and not uses_token:
-        yield (
-            ("edge.http.headers", "edge.http.token"),
-            'makes no use of the token that is given; write { Authorization = "Bearer {token}" } or leave token away',
         )

@@ -36,8 +36,7 @@ from pastebin_daemon.creation import Creation
 from pastebin_daemon.database import Database, hold_directory, open_database
 from pastebin_daemon.dispatcher import Dispatcher, Limits, Turns
 from pastebin_daemon.edge import EdgePurger
-from pastebin_daemon.edge.http import open_http
-from pastebin_daemon.edge.varnish import open_varnish
+from pastebin_daemon.edge.drivers import drivers
 from pastebin_daemon.errors import Misconfigured
 from pastebin_daemon.health import Health
 from pastebin_daemon.ids import new_owner, token_sha256
@@ -109,24 +108,12 @@ async def open_store(config: Config, directory: Path, clock: Clock) -> AsyncIter
 @asynccontextmanager
 async def open_purger(config: Config, clock: Clock) -> AsyncIterator[EdgePurger | None]:
     """The purger that `[edge]` names; None for none, and then no purges are enqueued at all."""
-    edge = config.edge
-    if edge.driver == "varnish":
-        async with open_varnish(edge.varnish.endpoint, edge.varnish.timeout) as varnish:
-            yield varnish
-    elif edge.driver == "http":
-        http = edge.http
-        async with open_http(
-            http.method,
-            http.url,
-            http.headers,
-            http.token.get_secret_value(),
-            http.timeout,
-            http.rate_per_second,
-            clock=clock,
-        ) as purger:
-            yield purger
-    else:
+    settings = config.edge.settings
+    if settings is None:
         yield None
+    else:
+        async with drivers()[config.edge.driver].open_purger(settings, clock) as purger:
+            yield purger
 
 
 @asynccontextmanager

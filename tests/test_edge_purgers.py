@@ -9,11 +9,14 @@ from dataclasses import dataclass
 import aiohttp
 import pytest
 from aiohttp import web
+from pydantic import SecretStr
 
 from pastebin_daemon.clock import SystemClock
 from pastebin_daemon.edge import EdgePurger, Target
-from pastebin_daemon.edge.http import HttpPurger, open_http
-from pastebin_daemon.edge.varnish import VarnishPurger, open_varnish
+from pastebin_daemon.edge import http as http_driver
+from pastebin_daemon.edge import varnish as varnish_driver
+from pastebin_daemon.edge.http import HttpPurger
+from pastebin_daemon.edge.varnish import VarnishPurger
 from pastebin_daemon.errors import Permanent, Temporary
 from pastebin_daemon.ids import new_id
 from tests.fakes import FakeClock, FakeEdge
@@ -38,9 +41,22 @@ def http(
     rate_per_second: int = 0,
     clock: FakeClock | None = None,
 ) -> AbstractAsyncContextManager[HttpPurger]:
+    settings = http_driver.Settings.model_construct(
+        method=method,
+        url=url,
+        headers=headers or {},
+        token=SecretStr(token),
+        timeout=timeout_s,
+        rate_per_second=rate_per_second,
+    )
     if clock is None:
-        return open_http(method, url, headers or {}, token, timeout_s, rate_per_second, clock=SystemClock())
-    return open_http(method, url, headers or {}, token, timeout_s, rate_per_second, clock=clock, sleep=clock.sleep)
+        return http_driver.open_purger(settings, SystemClock())
+    return http_driver.open_purger(settings, clock, clock.sleep)
+
+
+def open_varnish(endpoint: str, timeout_s: float) -> AbstractAsyncContextManager[VarnishPurger]:
+    settings = varnish_driver.Settings.model_construct(endpoint=endpoint, timeout=timeout_s)
+    return varnish_driver.open_purger(settings, SystemClock())
 
 
 @pytest.fixture

@@ -5,13 +5,16 @@ bounded in time by the purger itself; errors are `Temporary` or `Permanent` and 
 so that one bad target cannot fail the rest. Purges are idempotent, which is all that at-least-once delivery asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
+from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import EffectError
+from pastebin_daemon.section import Seconds, Section, default
 
-__all__ = ["EdgePurger", "Target"]
+__all__ = ["Driver", "DriverSettings", "EdgePurger", "Target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,3 +32,23 @@ class EdgePurger(Protocol):
 
     async def purge(self, targets: Sequence[Target]) -> Sequence[EffectError | None]:
         """Drop every copy of the targets: per target, in their order, None or why not. Nothing is raised."""
+
+
+class DriverSettings(Section):
+    """The table of a driver: `[edge.NAME]`."""
+
+    timeout: Seconds = default("5s")
+    """Bounds one whole `purge`."""
+
+
+class Driver(Protocol):
+    """A module of this package. drivers.py finds it; nothing else needs to know of it."""
+
+    Settings: type[DriverSettings]
+
+    def contradictions(self, settings: Any) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What holds between the keys of the table and is broken: the keys, the one to change first, and the remedy.
+        Asked only of the driver in use."""
+
+    def open_purger(self, settings: Any, clock: Clock) -> AbstractAsyncContextManager[EdgePurger]:
+        """The purger under these settings, an instance of `Settings`."""

@@ -12,42 +12,106 @@ reached by then is Temporary.
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Annotated
 from urllib.parse import quote, urlsplit
 
 import aiohttp
+from pydantic import AfterValidator, Field, SecretStr
 
 from pastebin_daemon.clock import Clock
-from pastebin_daemon.edge import Target
+from pastebin_daemon.edge import DriverSettings, Target
 from pastebin_daemon.edge.answers import CONNECTIONS, ask, open_session, verdict, worst
 from pastebin_daemon.errors import EffectError, Permanent, Temporary
+from pastebin_daemon.quantities import base_url
+from pastebin_daemon.section import Secret, count, spelt
 
-__all__ = ["HttpPurger", "Pace", "Template", "open_http"]
+__all__ = ["HttpPurger", "Pace", "Settings", "Template", "contradictions", "open_purger"]
 
+_PLACEHOLDERS = ("url", "path", "tag", "id")
 _PLACE = re.compile(r"\{([a-z]+)\}")
 _WORD = re.compile(r"[A-Za-z0-9-]{1,128}")
 _BATCH_MAX = 100
 _URLS_A_TARGET = 4  # page, raw, download, API
 
 
+def _template(text: str, allowed: tuple[str, ...]) -> str:
+    """Only known placeholders and no stray brace: `str.format` can't fail on it."""
+    unknown = [name for name in re.findall(r"\{([^{}]*)\}", text) if name not in allowed]
+    if unknown or re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", text)):
+        raise ValueError(
+            f"has an unknown placeholder or a stray brace; write {', '.join(f'{{{p}}}' for p in allowed)} only"
+        )
+    return text
+
+
+def _purge_url(text: str) -> str:
+    if not text:
+        return text
+    match = re.fullmatch(r"(?:\{url\}|(https?://[^/?#\s{}]+))[!-~]*", text)
+    if not match:
+        raise ValueError('is not an http or https URL; write one such as "{url}" or "http://127.0.0.1:6081{path}"')
+    if match[1]:
+        base_url(match[1])
+    return _template(text, _PLACEHOLDERS)
+
+
+def _purge_header(text: str) -> str:
+    if not re.fullmatch(r"[ -~]{0,4096}", text):
+        raise ValueError("holds characters that no header may have; write printable ASCII on one line")
+    return _template(text, (*_PLACEHOLDERS, "token"))
+
+
+HeaderName = Annotated[
+    str, spelt(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}", 'is not the name of a header; write one such as "X-Purge"')
+]
+
+
+class Settings(DriverSettings):
+    """`url` and the values of `headers` are templates: url, path, tag, id; in headers also token. Neither is shown in a
+    message, since people put tokens into them."""
+
+    method: Annotated[str, spelt(r"[A-Z]{1,20}", 'is not an HTTP method; write one such as "PURGE"')] = "PURGE"
+    url: Annotated[str, AfterValidator(_purge_url)] = Field(default="", repr=False)
+    headers: dict[HeaderName, Annotated[str, AfterValidator(_purge_header)]] = Field(default={}, repr=False)
+    token: Secret = SecretStr("")
+    rate_per_second: Annotated[int, count(0, 100_000)] = 50
+    """0: unlimited."""
+
+
+def contradictions(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    if not settings.url:
+        yield (
+            ("url",),
+            'is needed with [edge] driver = "http"; write one such as "{url}" or "http://127.0.0.1:6081{path}"',
+        )
+    elif not any("{" in text.replace("{token}", "") for text in (settings.url, *settings.headers.values())):
+        yield (
+            ("url", "headers"),
+            'names no paste, nor does a header; write a placeholder into it, as in "{url}" or "http://127.0.0.1:6081{path}"',
+        )
+    uses_token = any("{token}" in value for value in settings.headers.values())
+    if uses_token and not settings.token:
+        yield (
+            ("token", "headers"),
+            "is empty but a header uses {token}; write the token",
+        )
+    if settings.token and not uses_token:
+        yield (
+            ("headers", "token"),
+            'makes no use of the token that is given; write { Authorization = "Bearer {token}" } or leave token away',
+        )
+
+
 @asynccontextmanager
-async def open_http(
-    method: str,
-    url: str,
-    headers: Mapping[str, str],
-    token: str,
-    timeout_s: float,
-    rate_per_second: int,
-    *,
-    clock: Clock,
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+async def open_purger(
+    settings: Settings, clock: Clock, sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
 ) -> AsyncIterator["HttpPurger"]:
-    """A rate of 0 is no limit. The configuration has checked that the templates hold no unknown placeholder."""
-    template = Template(method, url, headers, token)
+    template = Template(settings.method, settings.url, settings.headers, settings.token.get_secret_value())
     async with open_session() as session:
-        yield HttpPurger(session, template, timeout_s, rate_per_second, clock, sleep)
+        yield HttpPurger(session, template, settings.timeout, settings.rate_per_second, clock, sleep)
 
 
 @dataclass(frozen=True, slots=True)

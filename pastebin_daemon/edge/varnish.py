@@ -13,26 +13,36 @@ A ban that arrives while Varnish is fetching that object is lost. The outbox pur
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from importlib import resources
 
 import aiohttp
 
-from pastebin_daemon.edge import Target
+from pastebin_daemon.clock import Clock
+from pastebin_daemon.edge import DriverSettings, Target
 from pastebin_daemon.edge.answers import ask, open_session, verdict
 from pastebin_daemon.errors import EffectError, Permanent, Temporary
+from pastebin_daemon.section import BaseUrl, default
 
-__all__ = ["VarnishPurger", "open_varnish", "vcl"]
+__all__ = ["Settings", "VarnishPurger", "contradictions", "open_purger", "vcl"]
 
 _TAG = re.compile(r"[A-Za-z0-9-]{1,64}")
 
 
+class Settings(DriverSettings):
+    endpoint: BaseUrl = default("http://127.0.0.1:6081")
+    """Scheme, host and port of Varnish itself."""
+
+
+def contradictions(settings: Settings) -> Iterator[tuple[tuple[str, ...], str]]:
+    yield from ()
+
+
 @asynccontextmanager
-async def open_varnish(endpoint: str, timeout_s: float) -> AsyncIterator["VarnishPurger"]:
-    """`endpoint` is scheme, host and port of Varnish itself, for example `http://127.0.0.1:6081`."""
+async def open_purger(settings: Settings, clock: Clock) -> AsyncIterator["VarnishPurger"]:
     async with open_session() as session:
-        yield VarnishPurger(session, endpoint, timeout_s)
+        yield VarnishPurger(session, settings.endpoint, settings.timeout)
 
 
 class VarnishPurger:
