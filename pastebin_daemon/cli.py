@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from getpass import getuser
 from pathlib import Path
 from typing import Any
 
@@ -144,7 +143,7 @@ def jobs_replay(ids: tuple[int, ...], all_dead: bool, path: Path | None, as_json
     if bool(ids) == all_dead:
         raise click.UsageError("name the dead letters, or give --all-dead")
     with failures_told():
-        asked = {"ids": "all-dead" if all_dead else list(ids), "by": getuser()}
+        asked = {"ids": "all-dead" if all_dead else list(ids), "by": _who()}
         answer = _admin(path).call("POST", "/api/v1/jobs/replay", asked)
     _told(answer["replayed"], [] if all_dead else list(ids), "replayed", as_json)
 
@@ -155,7 +154,7 @@ def jobs_replay(ids: tuple[int, ...], all_dead: bool, path: Path | None, as_json
 @json_option
 def jobs_discard(ids: tuple[int, ...], path: Path | None, as_json: bool) -> None:
     with failures_told():
-        answer = _admin(path).call("POST", "/api/v1/jobs/discard", {"ids": list(ids), "by": getuser()})
+        answer = _admin(path).call("POST", "/api/v1/jobs/discard", {"ids": list(ids), "by": _who()})
     _told({str(job): job for job in answer["discarded"]}, list(ids), "discarded", as_json)
 
 
@@ -179,8 +178,18 @@ def _told(done: dict[str, int], asked: list[int], verb: str, as_json: bool) -> N
 @config_option
 def takedown(paste_id: str, reason: str, path: Path | None) -> None:
     with failures_told():
-        _admin(path).call("POST", "/api/v1/takedown", {"id": paste_id, "reason": reason, "by": getuser()})
+        _admin(path).call("POST", "/api/v1/takedown", {"id": paste_id, "reason": reason, "by": _who()})
     click.echo(f"{paste_id} is gone here now; from caches within a minute")
+
+
+def _who() -> str:
+    """Who asks, for the log: a name, or the number of a user that has none."""
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return f"user {os.getuid()}"
 
 
 def _admin(path: Path | None) -> Any:
@@ -212,10 +221,12 @@ def paste_put(file: Any, expires_in: str | None, title: str | None, language: st
         title = Path(file.name).name
     options = {"expires_in": expires_in, "title": title, "language": language}
     with failures_told():
-        url = PasteClient(server).put(
+        put = PasteClient(server).put(
             file.read(), {name: value for name, value in options.items() if value is not None}
         )
-    click.echo(url)
+    click.echo(put.url)
+    if put.forgotten:
+        click.echo(f"the delete token could not be remembered ({put.forgotten}): {put.delete_token}", err=True)
 
 
 @paste.command("get", help="Write a paste's bytes to standard output.")

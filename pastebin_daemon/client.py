@@ -9,6 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -16,7 +17,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from pastebin_daemon.errors import PastebinError
 from pastebin_daemon.quantities import Listen
 
-__all__ = ["AdminClient", "ClientError", "PasteClient"]
+__all__ = ["AdminClient", "ClientError", "PasteClient", "Put"]
 
 TIMEOUT_S = 30.0
 
@@ -47,9 +48,9 @@ class AdminClient:
             status, _, answer = _ask(self._connection(), method, path, content, headers)
         except OSError as error:
             raise ClientError(f"no daemon answers on {self._listen} ({error}): start the daemon first") from error
-        if status >= 400:
+        if not 200 <= status < 300:
             raise ClientError(_reason(status, answer))
-        return json.loads(answer)
+        return _parsed(answer, str(self._listen))
 
     def _connection(self) -> http.client.HTTPConnection:
         listen = self._listen
@@ -61,24 +62,44 @@ class AdminClient:
         return http.client.HTTPConnection(host, listen.port, timeout=TIMEOUT_S)
 
 
+@dataclass(frozen=True, slots=True)
+class Put:
+    """A paste that was made. `forgotten`: why its delete token could not be remembered, or ""."""
+
+    url: str
+    delete_token: str
+    forgotten: str
+
+
 class PasteClient:
     def __init__(self, server: str, state: Path | None = None) -> None:
-        parts = urlsplit(server)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = urlsplit(server)
+            known = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        except ValueError:  # a port or a bracket that is none
+            known = False
+        if not known:
             raise ClientError(f"--server {server} is no URL: write one such as http://127.0.0.1:8080")
         self._parts = parts
         self._server = server.rstrip("/")
         home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
         self._tokens = (state or Path(home) / "pastebin-daemon") / "tokens"
 
-    def put(self, body: bytes, options: Mapping[str, str]) -> str:
-        """Paste the bytes; the link. The delete token is remembered."""
+    def put(self, body: bytes, options: Mapping[str, str]) -> Put:
+        """Paste the bytes, and remember the delete token if possible."""
         query = f"?{urlencode(options)}" if options else ""
         headers = {"Content-Type": "application/octet-stream"}
         _, _, answer = self._call("POST", f"/api/v1/pastes{query}", body, headers)
-        made = json.loads(answer)
-        self._remember(made["id"], made["delete_token"])
-        return str(made["url"])
+        made = _parsed(answer, self._server)
+        try:
+            paste_id, url, token = str(made["id"]), str(made["url"]), str(made["delete_token"])
+        except (KeyError, TypeError) as error:
+            raise ClientError(f"what answers on {self._server} is no pastebin") from error
+        try:
+            self._remember(paste_id, token)
+        except OSError as error:
+            return Put(url, token, f"{self._tokens}: {error.strerror}")
+        return Put(url, token, "")
 
     def get(self, paste_id: str) -> bytes:
         return self._call("GET", f"/{quote(paste_id, safe='')}/raw", None, {})[2]
@@ -99,7 +120,7 @@ class PasteClient:
             answer = _ask(connection, method, self._parts.path.rstrip("/") + path, body, headers)
         except OSError as error:
             raise ClientError(f"{self._server} does not answer ({error})") from error
-        if answer[0] >= 400:
+        if not 200 <= answer[0] < 300:
             raise ClientError(_reason(answer[0], answer[2]))
         return answer
 
@@ -109,9 +130,13 @@ class PasteClient:
             file.write(f"{self._server} {paste_id} {token}\n")
 
     def _remembered(self, paste_id: str) -> str | None:
-        if not self._tokens.exists():
+        try:
+            lines = self._tokens.read_text(errors="replace").splitlines()
+        except FileNotFoundError:
             return None
-        for line in self._tokens.read_text().splitlines():
+        except OSError as error:
+            raise ClientError(f"{self._tokens} can't be read ({error.strerror}): give the token by --token") from error
+        for line in lines:
             match line.split(" "):
                 case [server, found, token] if server == self._server and found == paste_id:
                     return token
@@ -143,9 +168,16 @@ def _ask(
         connection.close()
 
 
+def _parsed(answer: bytes, where: str) -> Any:
+    try:
+        return json.loads(answer)
+    except ValueError as error:
+        raise ClientError(f"what answers on {where} is no pastebin") from error
+
+
 def _reason(status: int, answer: bytes) -> str:
-    """The detail of a problem document, or else the answer's first line."""
+    """The detail of a problem document, or else the answer's beginning."""
     try:
         return str(json.loads(answer)["detail"])
     except (ValueError, KeyError, TypeError):
-        return f"{status} {answer[:200].decode('utf-8', 'replace').strip()}"
+        return f"the server answered {status} {' '.join(answer[:200].decode('utf-8', 'replace').split())}".strip()

@@ -16,12 +16,13 @@ import sqlite3
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tests.real import require
 
-__all__ = ["ROOT", "Child", "child", "environment", "python", "rows"]
+__all__ = ["ROOT", "Child", "Done", "child", "command", "environment", "python", "rows"]
 
 ROOT = Path(__file__).parent.parent
 START_S = 60.0
@@ -79,6 +80,33 @@ def rows(path: Path, sql: str, *params: object) -> list[tuple[Any, ...]]:
     """Look into a database, whether a daemon is running on it, was killed, or has stopped."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=10)) as connection:
         return connection.execute(sql, params).fetchall()
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended, and what it wrote."""
+
+    status: int
+    out: str
+    err: str
+
+
+async def command(*arguments: str, environ: Mapping[str, str] | None = None, stdin: bytes = b"") -> Done:
+    """Run `pastebin-daemon` with these arguments, and wait for its end."""
+    process = await asyncio.create_subprocess_exec(
+        *python("-m", "pastebin_daemon", *arguments),
+        cwd=ROOT, env=environment({}) | dict(environ or {}),
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        async with asyncio.timeout(END_S):
+            out, err = await process.communicate(stdin)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode is not None
+    return Done(process.returncode, out.decode(), err.decode())
 
 
 @asynccontextmanager
