@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -79,13 +79,7 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
     try:
         asked = _Asked.model_validate_json(document)
     except ValidationError as error:
-        errors = error.errors(include_url=False)
-        problems = [f"{'.'.join(map(str, e['loc'])) or 'document'}: {e['msg']}"[:200] for e in errors[:10]]
-        if errors[0]["type"] == "json_invalid":
-            problems.append(
-                "(bytes that are no Unicode text can be sent as the body itself, with another Content-Type)"
-            )
-        raise BadRequest("the JSON is not what is taken here: " + "; ".join(problems)) from error
+        raise BadRequest("the JSON is not what is taken here: " + "; ".join(_mistakes(error))) from error
     body = asked.content.encode()  # it is Unicode text: pydantic takes no lone surrogate from a document
     if len(body) > limit:
         raise _too_large(limit)
@@ -115,6 +109,20 @@ class _Asked(BaseModel):
     expires_in: int | str | None = None
 
 
+def _mistakes(error: ValidationError) -> list[str]:
+    """In our words where pydantic's would show what stands in the document, to the log too."""
+    found = []
+    for each in error.errors(include_url=False, include_input=False)[:10]:
+        match each["type"]:
+            case "json_invalid":
+                found.append(f"{each['msg']} (what is no Unicode text goes in as the body itself, with another type)")
+            case "extra_forbidden":
+                found.append(f"a name is not known; {_hint(str(each['loc'][-1]), tuple(_Asked.model_fields))}")
+            case _:
+                found.append(f"{each['loc'][0] if each['loc'] else 'document'}: {each['msg']}")
+    return found
+
+
 def _draft(body: bytes, options: Mapping[str, object], expiries: Expiries, file_title: str | None) -> Draft:
     """Raises `BadRequest` with every mistake at once."""
     mistakes = [] if body else ["there is nothing to paste: the body has zero bytes"]
@@ -136,11 +144,14 @@ def _query_options(request: web.Request) -> dict[str, object]:
     options: dict[str, object] = {}
     for name, value in request.query.items():
         if name not in OPTIONS:
-            guess = get_close_matches(name, OPTIONS, 1)
-            hint = f"did you mean {guess[0]}?" if guess else f"the options are {', '.join(OPTIONS)}"
-            raise BadRequest(f"an option of that name is not known; {hint}")
+            raise BadRequest(f"an option of that name is not known; {_hint(name, OPTIONS)}")
         options[name] = value
     return options
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    guess = get_close_matches(name[:100], known, 1)
+    return f"did you mean {guess[0]}?" if guess else f"write {', '.join(known)}"
 
 
 def _file_title(name: str | None) -> str | None:
