@@ -13,7 +13,8 @@
 - **Logging never fails.** A value whose repr raises is said to be so; a standard error that nobody reads any more
   (EPIPE) or that is closed loses the line, and not the daemon.
 - **Libraries** that log by way of `logging` (aiohttp, asyncio, botocore) come out in the same shape, from `warning` up
-  whatever the level is: below that, botocore writes down requests with their signatures.
+  whatever the level is: below that, botocore writes down requests with their signatures. What aiohttp says of a request
+  that it can't read is reduced to its kind.
 
 The level is fixed by a logger's first line (`cache_logger_on_first_use`: a call that is filtered out costs an empty
 method). Format and stream may be configured again at any time.
@@ -108,6 +109,11 @@ class _Libraries(logging.Handler):
             # Only the five known levels have a method; a library may have made up one in between.
             level = min(record.levelno // 10 * 10, logging.CRITICAL)
             log = get_logger()  # a new one each time: no earlier configuration's level sticks to it
+            error = record.exc_info[1] if record.exc_info else None
+            if type(error).__module__ == "aiohttp.http_exceptions":
+                # Somebody sent what is no HTTP. That is no error of ours, and aiohttp's words quote what was sent.
+                log.info("request.unreadable", kind=type(error).__name__)
+                return
             log.log(level, "library.logged", logger=record.name, message=record.getMessage(), exc_info=record.exc_info)
         except Exception:  # noqa: BLE001  a record that can't be formatted is the library's bug; logging has a way to say so
             self.handleError(record)

@@ -1,18 +1,25 @@
 """What the log says of requests: a line for each create, delete, refusal and error, and never a body, a token, a key or a
 secret, whatever went wrong."""
 
+import io
 import json
+import logging
+import re
 import sys
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from structlog.testing import CapturingLogger
 
+from pastebin_daemon import logs
 from pastebin_daemon.errors import Temporary
 from tests.fakes import FakeClock, FakeStore
 from tests.support import running
-from tests.wire import multipart, request
+from tests.wire import multipart, request, wire
 
 API = "/api/v1/pastes"
 BODY = "hunter2-is-in-the-body"
@@ -115,3 +122,44 @@ async def test_a_path_is_never_logged_since_it_names_the_paste_or_worse(tmp_path
         await request(it.url, b"PUT /hunter2/x HTTP/1.1\r\nHost: hunter2\r\nContent-Length: 0\r\n\r\n")
         assert events(log).count("request.refused") == 6
         assert "hunter2" not in repr(log.calls)
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    """The log as the daemon writes it, that of libraries too."""
+    root = logging.getLogger()
+    level, handlers, shown = root.level, list(root.handlers), warnings.showwarning
+    stream = io.StringIO()
+    logs.configure("json", "info", stream)
+    yield stream
+    logging.captureWarnings(False)
+    warnings.showwarning = shown
+    root.setLevel(level)
+    root.handlers[:] = handlers
+    structlog.reset_defaults()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nhunter2\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nhunter2",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hunter2\x00\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer hunter2" + b"x" * 9000 + b"\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: hunter2\r\n\r\n",
+        b"GET /hunter2 hunter2 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"GET /hunter2" + b"x" * 9000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"HELP hunter2\r\n\r\n",
+        b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nhihunter2 hunter2\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_a_400_and_one_short_line(tmp_path: Path, lines: io.StringIO, raw: bytes) -> None:
+    async with running(tmp_path) as it, wire(it.url) as line:
+        await line.send(raw)
+        answers = await line.rest()
+        assert re.findall(rb"HTTP/1.. (\d+) ", answers)[-1] == b"400"
+    written = lines.getvalue()
+    assert "hunter2" not in written
+    assert "Traceback" not in written
+    said = [json.loads(each) for each in written.splitlines()]
+    assert {each["level"] for each in said} <= {"info"}, "strangers send such things all day"
