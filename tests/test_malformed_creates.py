@@ -35,6 +35,9 @@ FORMS = {
     "a thousand headers": (KIND, multipart("b", (f"{FILE}\r\n" + "\r\n".join(["X: y"] * 1000), b"hi"))),
     "a thousand parts": (KIND, multipart("b", *[(TEXT, b"hi")] * 1000)),
     "a thousand options": (KIND, multipart("b", *[('Content-Disposition: form-data; name="title"', b"t")] * 1000)),
+    "seventeen parts": (
+        KIND, multipart("b", *[('Content-Disposition: form-data; name="title"', b"t")] * 16, (FILE, b"hi"))
+    ),
     "two files": (KIND, multipart("b", (FILE, b"hi"), (FILE, b"ho"))),
     "a file and a text": (KIND, multipart("b", (FILE, b"hi"), (TEXT, b"ho"))),
     "an option alone": (KIND, multipart("b", ('Content-Disposition: form-data; name="title"', b"t"))),
