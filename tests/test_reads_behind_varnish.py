@@ -117,7 +117,7 @@ async def test_a_304_of_the_origin_says_a_fresh_lifetime(front: Front, tmp_path:
         assert (kept.status, kept.hit, lifetime_s(kept)) == (304, True, 49)
         passed = await at.visit(path, Cookie="theme=dark", **condition)
         assert (passed.status, passed.hit, lifetime_s(passed)) == (304, False, 19)
-        assert at.origin.seen[-1].headers["if-none-match"] == first.headers["ETag"]
+        assert at.origin.answered == [200, 304], "Varnish would make a 304 out of a passed 200 too"
 
         clock.advance(20)
         assert (await at.visit(path, Cookie="theme=dark", **condition)).status == 404, "liveness comes first"

@@ -104,6 +104,8 @@ class FaultProxy:
     def __init__(self, upstream_port: int, ssl: ssl.SSLContext | None = None, port: int = 0) -> None:
         """`port` 0: any that is free."""
         self.seen: list[Seen] = []
+        self.answered: list[int] = []
+        """The status of every answer of the server."""
         self.arrived = asyncio.Event()
         """Set by every request."""
         self.port = port
@@ -218,6 +220,8 @@ class FaultProxy:
             writer.close()
             await writer.wait_closed()
         head, gap, body = answer.partition(b"\r\n\r\n")
+        if head:
+            self.answered.append(int(head.split(maxsplit=2)[1]))
         return _later(head, self.ahead_s) + gap, body
 
 
