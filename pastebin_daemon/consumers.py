@@ -106,8 +106,6 @@ class ObjectDelete:
     async def run(self, claims: Sequence[Claim]) -> Mapping[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
         objects = _decode(claims, "object", outcomes)
-        for paste_id in _decode([claim for claim in claims if claim.job in objects], "paste", {}).values():
-            self._bury(paste_id)
         live = await self._database.read(pastes.live_objects, list(objects.values()))
         for job, key in list(objects.items()):
             if key in live:
@@ -115,6 +113,8 @@ class ObjectDelete:
                 log.error("object.row_is_live", job=job, object=key)
                 outcomes[job] = Buried("row_is_live", f"a live paste has the object {key}: this is a bug")
                 del objects[job]
+        for paste_id in _decode([claim for claim in claims if claim.job in objects], "paste", {}).values():
+            self._bury(paste_id)
         return outcomes | await _remove(self._store, objects)
 
     async def probe(self) -> EffectError | None:
