@@ -54,6 +54,7 @@ FORMS = {
     ),
     "a form inside without a boundary": (KIND, multipart("b", (f"{TEXT}\r\nContent-Type: multipart/mixed", b"hi"))),
     "base64": (KIND, multipart("b", (f"{FILE}\r\nContent-Transfer-Encoding: base64", b"aGk="))),
+    "quoted-printable": (KIND, multipart("b", (f"{FILE}\r\nContent-Transfer-Encoding: Quoted-Printable", b"hi"))),
     "gzip": (KIND, multipart("b", (f"{FILE}\r\nContent-Encoding: gzip", b"\x1f\x8b"))),
     "an unknown charset": (KIND, multipart("b", ("Content-Disposition: form-data; name=_charset_", b"x" * 32))),
 }  # fmt: skip
@@ -82,8 +83,10 @@ async def test_a_broken_form_is_refused_with_a_reason(tmp_path: Path, path: str)
 
 @pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionHeader")
 @pytest.mark.filterwarnings("ignore::aiohttp.multipart.BadContentDispositionParam")
-async def test_a_part_without_a_name_that_makes_sense_is_content_all_the_same(tmp_path: Path) -> None:
+async def test_a_part_with_odd_but_harmless_headers_is_content_all_the_same(tmp_path: Path) -> None:
     heads = (
+        f"{FILE}\r\nContent-Transfer-Encoding: binary",
+        f"{TEXT}\r\nContent-Transfer-Encoding: 8bit",
         "Content-Type: text/plain",
         "Content-Disposition: form-data; name",
         "Content-Disposition: ;;;",

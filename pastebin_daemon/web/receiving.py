@@ -122,10 +122,9 @@ async def read_form(request: web.Request, limit: int, refusal: TooLarge, hold: H
                 if part is None:
                     await content.expect_end()
                     return form
-                if not isinstance(part, BodyPartReader) or part.headers.keys() & {
-                    "Content-Encoding",
-                    "Content-Transfer-Encoding",
-                }:
+                coding = part.headers.get("Content-Transfer-Encoding", "binary").lower()
+                plain = coding in ("7bit", "8bit", "binary") and "Content-Encoding" not in part.headers
+                if not isinstance(part, BodyPartReader) or not plain:
                     raise BadRequest("a part of the form is encoded or nested; send plain parts")
                 await _read_part(part, form, limit, refusal, hold, options)
     except (ValueError, AssertionError, LookupError, RuntimeError, HttpProcessingError) as error:
