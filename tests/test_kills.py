@@ -77,6 +77,8 @@ def moto() -> Iterator[int]:
 
 
 AT_ONCE = 3
+ENOUGH = 300
+"""Turns of load in which every point is reached that load reaches."""
 
 
 def some_at_once(points: list[str]) -> pytest.MarkDecorator:
@@ -157,13 +159,13 @@ async def test_killed_with_its_bodies_in_s3_it_keeps_every_promise(
 
 
 async def die(
-    directory: Path, settings: dict[str, object], ledger: Ledger, point: str, *, count: int = 1, turns: int = 0
+    directory: Path, settings: dict[str, object], ledger: Ledger, point: str, *, count: int = 1, turns: int = ENOUGH
 ) -> None:
-    """Under load until it dies at the point; or so many turns of load, and then time passes until it dies."""
+    """Under load until it dies at the point; or after so few turns that it lives, when time passes then."""
     options = ["--brisk", "--die-at", point, "--die-on", str(count), "--jump", str(JUMP_S)]
     async with child(directory, settings, options=options) as it:
         await press(it, ledger, turns=turns)
-        if turns:
+        if turns != ENOUGH:
             it.send(signal.SIGUSR1)
         assert await it.ended() == -signal.SIGKILL, it.log()
     assert it.log().splitlines().count(f"died at: {point}") == 1

@@ -5,7 +5,6 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from itertools import count
 
 import aiohttp
 from aiohttp import web
@@ -129,12 +128,12 @@ class Ledger:
             self.ended.add(told.id)
 
 
-async def press(it: Child, ledger: Ledger, *, clients: int = 3, turns: int = 100) -> None:
+async def press(it: Child, ledger: Ledger, *, turns: int, clients: int = 3) -> None:
     """Clients that create, and end what they created in every way, until the daemon is gone or they had their turns."""
     async with aiohttp.ClientSession() as http:
 
         async def client(number: int) -> None:
-            for turn in count() if turns == 0 else range(turns):
+            for turn in range(turns):
                 key = f"client-{number}-{turn}-{it.process.pid}"
                 told = await ledger.create(http, it.url, key, f"body of {key}\n".encode(), mortal=turn % 4 == 3)
                 if told is not None and turn % 4 == 1:
