@@ -223,7 +223,8 @@ def _loops(
         cache.sweep()
         return False
 
-    slowest_s = 3 * config.outbox.effect_timeout + 30  # a probe before, the effects, a probe after; and the commits
+    # A probe before; for each kind that has the turn before, and for itself, the effects and a probe; and the commits.
+    slowest_s = (1 + 2 * len(dispatchers)) * config.outbox.effect_timeout + 30
     return [
         *(
             Loop(name, dispatcher.tick, config.outbox.poll_interval, slowest_s, clock, dispatcher.woken)

@@ -11,7 +11,7 @@ How an outcome is settled:
 |--------------------------------------------------|---------------------------------------------------------------|
 | done, or seen in the inbox (the effect skipped)  | inbox row, ack                                                |
 | not yet                                          | postpone, the attempt returned                                |
-| throttled (429, SlowDown)                        | the consumer pauses; give back                                |
+| throttled (429, SlowDown, our database is busy)  | the consumer pauses; give back                                |
 | temporary, and the neutral probe fails too       | the breaker opens; give back                                  |
 | temporary, and the probe succeeds                | the job's own: retry; bury when no attempt is left            |
 | permanent, undecodable, row_is_live              | bury                                                          |
@@ -211,6 +211,8 @@ class Dispatcher:
         except TimeoutError:
             late = Temporary(f"the effect took longer than {self._limits.effect_timeout_s:g} s")
             return dict.fromkeys((claim.job for claim in claims), None if self._cut_at is not None else late)
+        except Busy as error:  # our own database is, so neither the job nor the provider is to blame
+            return dict.fromkeys((claim.job for claim in claims), Temporary(f"busy: {error}", throttled=True))
 
     async def _is_outage(self, failures: Sequence[Temporary]) -> bool:
         """Whether the surroundings are to blame. The drain asks nobody, and believes so: then nothing is lost by it."""

@@ -4,12 +4,15 @@ The clock is turned by hand, so six hours pass in a second. Whatever the store i
 neutral probe.
 """
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from pastebin_daemon.database.lane import QUEUE_MAX
 from pastebin_daemon.errors import EffectError, Permanent, Temporary
 from tests.fakes import FakeClock, FakeEdge, FakeStore
 from tests.jobs import (
@@ -93,6 +96,38 @@ async def test_a_poisoned_job_at_the_head_is_buried_after_the_outage_and_it_alon
     assert (dead.id, dead.reason, dead.attempts) == (1, "attempts_exhausted", 8)
     assert dead.last_error == "500: internal error"
     assert await jobs(it) == []
+
+
+async def test_restarting_in_an_outage_costs_nothing_either(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = FakeStore(clock)
+    store.faults.fail("delete", times=None)
+    for start in range(12):
+        async with running(tmp_path, clock=clock, store=store) as it:
+            if start == 0:
+                await enqueue_deletes(it, 3)
+            await pass_time(it, 60, step=5)
+            assert {(job.state, job.attempts) for job in await jobs(it)} == {("pending", 0)}
+            assert await dead_letters(it) == []
+
+
+async def test_our_own_database_being_busy_costs_no_attempt(it: Harness) -> None:
+    await enqueue_deletes(it, 3)
+    gate = threading.Event()
+    reader = it.database._reader
+    blocked = asyncio.create_task(reader.run(lambda connection: gate.wait()))
+    await asyncio.sleep(0)
+    waiting = [reader.submit(lambda tx: None, ()) for _ in range(QUEUE_MAX)]
+
+    await it.tick(OBJECT_DELETE)
+    gate.set()
+    await asyncio.gather(blocked, *waiting)
+
+    assert {(job.state, job.attempts) for job in await jobs(it)} == {("pending", 0)}
+    assert it.store.calls == [], "nobody is asked about it"
+    it.clock.advance(5)
+    await it.drain()
+    assert await all_done(it)
 
 
 @pytest.mark.parametrize("error", SURROUNDINGS, ids=str)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pastebin_daemon.loops import Loop, overdue
-from tests.fakes import FakeClock, FakeStore
+from tests.fakes import FakeClock, FakeEdge, FakeStore
 from tests.support import running
 
 FAR_S = 3600.0
@@ -158,6 +158,21 @@ async def test_a_loop_that_was_never_started_is_named_too() -> None:
     loop = looped(Ticks().tick, clock)
     clock.advance(FAR_S + 61)
     assert overdue([loop]) == ["the loop"]
+
+
+async def test_a_dispatcher_that_waits_while_every_other_kind_tries_a_suspect_is_not_called_stuck(
+    tmp_path: Path,
+) -> None:
+    """After an unclean stop, with a store and an edge that hang: each suspect takes an effect's time and a probe's."""
+    clock = FakeClock()
+    settings = {"outbox.effect_timeout": "20s"}
+    async with running(tmp_path, clock=clock, store=FakeStore(clock), edge=FakeEdge(), settings=settings) as it:
+        loops = [loop for loop in it.daemon.loops if loop.name in it.daemon.dispatchers]
+        assert len(loops) == 3
+        clock.advance(20 + 3 * (20 + 20))
+        assert overdue(loops) == []
+        clock.advance(60)
+        assert len(overdue(loops)) == 3
 
 
 async def test_health_names_the_loops_that_do_not_turn(tmp_path: Path) -> None:
