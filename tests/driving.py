@@ -105,9 +105,9 @@ FILL = {
         "insert into idempotency select cast(printf('%032d', n) as blob), zeroblob(32), printf('%018d', n), :now + n"
         " from many",
         "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms)"
-        " select iif(n % 100, 'reap', 'object-delete'), '{}', :now, :now + n, :now + n from many",
+        " select iif(n % 100, 'reap', 'object-delete'), '{}', :now, :now, :now - n from many",
         "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms, state, attempts, generation, owner,"
-        " lease_ms) select 'edge-purge', '{}', :now, :now, :now, 'leased', 1, 1, 'x', :now + n from many",
+        " lease_ms) select 'edge-purge', '{}', :now, :now, :now, 'leased', 1, 1, 'x', :now - n from many",
         "insert into dead_letters select 1000000 + n, 'reap', '{}', 1, 8, 8, 'no', 'attempts_exhausted', :now, null,"
         " null from many",
         "insert into inbox select n, 1, :now + n from many",

@@ -212,7 +212,7 @@ async def test_an_error_that_ends_the_groups_transaction_is_not_one_members_own(
     it.sqlite.fail("insert", "SQLITE_NOMEM", after=1, rolls_back=True, error=lambda: error)
     outcomes = await it.group(("put", "a"), ("put", "b"), ("put", "c"))
     assert [type(outcome) for outcome in outcomes] == [DatabaseUnavailable] * 3
-    assert it.database.failed.done()
+    assert it.database.failed.result() is error
     assert it.said == []
     assert await it.database.read(keys) == []
 

@@ -289,7 +289,7 @@ async def _outcome(awaitable: "asyncio.Future[int] | object") -> object:
 
 
 async def test_everything_that_waits_at_the_end_is_done_before_the_close(tmp_path: Path) -> None:
-    path, count = tmp_path / "some.sqlite", 3 * COUNT_MAX
+    path, count = tmp_path / "some.sqlite", 20 * COUNT_MAX
     async with open_database(path, "bodies", FakeClock()) as database:
         said: list[Noted] = []
         database.subscribe(Noted, said.append)

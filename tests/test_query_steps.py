@@ -22,14 +22,16 @@ KIND = outbox.EDGE_PURGE
 
 
 def fill_own(tx: Tx) -> None:
-    """Rows that the transactions below are for: older than the others, and some after them in their tables."""
+    """Rows that the transactions below are for. Jobs are due after the others, and leases over after theirs."""
     for number in range(OWN):
         tx.changed(
-            "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms) values (?, '{}', 1, 1, 1)", (KIND,)
+            "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms) values (?, '{}', 1, 1, ?)",
+            (KIND, START_MS),
         )
         tx.changed(
             "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms, state, attempts, generation, owner,"
-            " lease_ms) values ('object-delete', '{}', 1, 1, 1, 'leased', 8, 8, 'gone', 1)"
+            " lease_ms) values ('object-delete', '{}', 1, 1, 1, 'leased', 8, 8, 'gone', ?)",
+            (START_MS,),
         )
         tx.changed(
             "insert into pastes values (?, ?, 1, 2, 1, zeroblob(32), 1, null, null, zeroblob(32))",
@@ -120,7 +122,7 @@ TRANSACTIONS: dict[str, tuple[Callable[..., Any], tuple[object, ...], object]] =
     "claim": (claimed, (), 100),
     "reclaim": (reclaimed, (), 1),
     "bury exhausted": (buried, (), 100),
-    "expired kinds": (outbox.expired_kinds, (outbox.KINDS,), ["object-delete"]),
+    "expired kinds": (outbox.expired_kinds, (("reap", "object-delete"),), ["object-delete"]),
     "settle": (settled, (), 40),
     "expire": (pastes.expire, (100,), 100),
     "abandon": (pastes.abandon, (3_600_000, 100), 100),
