@@ -35,7 +35,7 @@ from pastebin_daemon.consumers import Consumer, EdgePurge, ObjectDelete, Reap
 from pastebin_daemon.creation import Creation
 from pastebin_daemon.database import Database, hold_directory, open_database
 from pastebin_daemon.dispatcher import Dispatcher, Limits, Turns
-from pastebin_daemon.edge import EdgePurger
+from pastebin_daemon.edge import EdgePurger, NoEdge
 from pastebin_daemon.edge.drivers import drivers
 from pastebin_daemon.errors import Misconfigured
 from pastebin_daemon.health import Health
@@ -188,9 +188,8 @@ def _dispatchers(
     consumers: list[Consumer] = [
         ObjectDelete(database, store, cache.bury, metrics.row_is_live.inc),
         Reap(database, store, clock, config.uploads.reap_after),
+        EdgePurge(purger or NoEdge(), config.server.public_url, clock, metrics.purge_lag.observe),
     ]
-    if purger is not None:
-        consumers.append(EdgePurge(purger, config.server.public_url, clock, metrics.purge_lag.observe))
     turns, owner = Turns(), new_owner()
 
     def dispatcher(consumer: Consumer) -> Dispatcher:

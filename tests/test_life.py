@@ -68,6 +68,17 @@ async def test_an_upload_that_no_paste_took_over_is_reaped_late(tmp_path: Path) 
         assert await it.rows("select * from uploads") == []
 
 
+async def test_purges_that_wait_when_the_edge_is_taken_away_do_not_wait_for_ever(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = FakeStore(clock)
+    async with running(tmp_path, clock=clock, store=store, edge=FakeEdge()) as it:
+        await it.delete(await it.paste())
+    clock.advance(60)
+    async with running(tmp_path, clock=clock, store=store) as it:
+        await it.drain()
+        assert await it.rows("select * from outbox") == []
+
+
 async def test_the_life_on_the_embedded_store(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         made, other = await it.paste(b"a" * 100_000), await it.paste(b"b")

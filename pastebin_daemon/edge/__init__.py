@@ -14,7 +14,7 @@ from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import EffectError
 from pastebin_daemon.section import Seconds, Section, default
 
-__all__ = ["Driver", "DriverSettings", "EdgePurger", "Target"]
+__all__ = ["Driver", "DriverSettings", "EdgePurger", "NoEdge", "Target"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,16 @@ class EdgePurger(Protocol):
 
     async def purge(self, targets: Sequence[Target]) -> Sequence[EffectError | None]:
         """Drop every copy of the targets: per target, in their order, None or why not. Nothing is raised."""
+
+
+class NoEdge:
+    """The purger of `driver = "none"`: where no copies are, they are gone. Purges are not enqueued then, but some may wait
+    from before the driver was changed, and they must not wait for ever (G5)."""
+
+    batch_max = 1000
+
+    async def purge(self, targets: Sequence[Target]) -> Sequence[EffectError | None]:
+        return [None] * len(targets)
 
 
 class DriverSettings(Section):
