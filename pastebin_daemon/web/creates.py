@@ -37,6 +37,7 @@ class Creates:
 
     async def terminal(self, request: web.Request) -> web.Response:
         self._admit(request)
+        self._authorize(bearer(request))
         with self.memory.hold() as hold:
             draft = await draft_of_terminal(request, self.body_bytes_max, self.expiries, hold)
             made = await self._make(request, draft, bearer(request))
@@ -48,6 +49,7 @@ class Creates:
 
     async def api(self, request: web.Request) -> web.Response:
         self._admit(request)
+        self._authorize(bearer(request))
         with self.memory.hold() as hold:
             draft = await draft_of_json(request, self.body_bytes_max, self.expiries, hold)
             made = await self._make(request, draft, bearer(request))
@@ -59,6 +61,7 @@ class Creates:
         self._admit(request)
         with self.memory.hold() as hold:
             draft, token = await draft_of_form(request, self.body_bytes_max, self.expiries, hold)
+            self._authorize(token)
             made = await self._make(request, draft, token)
         url = f"{self.public_url}/{made.paste.id}"  # plain ASCII without quotes: the configuration takes nothing else
         gone = (
@@ -81,15 +84,18 @@ class Creates:
         if self.read_only:
             raise ReadOnly("this pastebin takes no new pastes at the moment; reading and deleting go on")
         self.limit.take(self.client(request))
-
-    async def _make(self, request: web.Request, draft: Draft, token: str) -> Made:
-        if self.token_hashes and token_sha256(token) not in self.token_hashes:
-            raise Unauthorized("creating needs a token here (Authorization: Bearer TOKEN)")
         key = request.headers.get("Idempotency-Key")
         if key is not None and not (8 <= len(key) <= 255 and key.isascii() and key.isprintable()):
             raise BadRequest(
                 "Idempotency-Key is a secret of 8 to 255 printable characters; a random UUID is a good one"
             )
+
+    def _authorize(self, token: str) -> None:
+        if self.token_hashes and token_sha256(token) not in self.token_hashes:
+            raise Unauthorized("creating needs a token here (Authorization: Bearer TOKEN)")
+
+    async def _make(self, request: web.Request, draft: Draft, token: str) -> Made:
+        key = request.headers.get("Idempotency-Key")
         draft = Draft(draft.body, draft.lifetime_s, draft.title, draft.language, token if self.token_hashes else "")
         return await self.creation.create(draft, key)
 
