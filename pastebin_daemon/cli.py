@@ -66,7 +66,7 @@ def serve(path: Path | None) -> None:
 
 
 def _loop_factory() -> Any:
-    """uvloop where it is installed: it measured 1.3 times the requests of asyncio's own loop."""
+    """uvloop where it is installed: cached reads measured 1.1 times those on asyncio's own loop, creates 1.0 to 1.2 times."""
     try:
         import uvloop
     except ImportError:

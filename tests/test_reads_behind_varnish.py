@@ -14,6 +14,7 @@ import pytest
 from pastebin_daemon.clock import SystemClock
 from tests.fakes import FakeClock, FakeStore
 from tests.real import poll
+from tests.real.faults import Hold
 from tests.real.site import Front, Visit, running_front, site
 
 ROUTES = ("{}", "{}/raw", "{}/download", "api/v1/pastes/{}")
@@ -62,6 +63,27 @@ async def test_an_expired_paste_is_never_served_and_no_purge_was_needed(front: F
             assert any(each.hit and each.status == 200 for each in visits[paste]), "it was in the cache"
             assert {each.status for each in visits[paste] if each.asked_s < end_s - 1} == {200}
             assert {each.status for each in visits[paste] if each.asked_s >= end_s} == {404}
+
+
+async def test_an_answer_that_was_slow_on_its_way_is_not_served_past_the_expiry_either(
+    front: Front, tmp_path: Path
+) -> None:
+    async with site(front, tmp_path, clock=SystemClock()) as at:
+        made = await at.it.paste(TEXT, expires_in="4s")
+        ((expires_ms,),) = await at.it.rows("select expires_ms from pastes")
+        slow = Hold()
+        at.origin.next(slow, method="GET")
+        reader = asyncio.create_task(at.visit(f"{made.id}/raw"))
+        await slow.answered.wait()
+
+        async def passed(end_s: float) -> bool:
+            return bool(time.time() >= end_s)
+
+        await poll(lambda: passed(expires_ms / 1000 - 0.5), "the answer is late")
+        slow.go.set()
+        assert (await reader).status == 200
+        await poll(lambda: passed(expires_ms / 1000), "the paste has expired")
+        assert (await at.visit(f"{made.id}/raw")).status == 404
 
 
 async def test_what_is_not_there_is_asked_of_the_origin_each_time(front: Front, tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ since each ban is tested against each cached object until the lurker has worked 
 
 `varnish.vcl` beside this file is the other half, and the two must agree: the header `Cache-Tag` of a `BAN /` holds tags
 separated by `|`. The VCL checks their syntax again, because what it receives becomes a regular expression. Nothing in
-it is about grace or lifetimes: the origin says `stale-while-revalidate=0`, which Varnish honours by default.
+it is about grace: the origin says `stale-while-revalidate=0`, which Varnish honours by default. A lifetime is cut by the
+time that the answer took, which Varnish does not do by itself.
 
 A ban that arrives while Varnish is fetching that object is lost. The outbox purges a second time for this reason.
 """

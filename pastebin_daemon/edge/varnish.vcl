@@ -42,3 +42,13 @@ sub vcl_recv {
         return (synth(200, "Banned"));
     }
 }
+
+# A lifetime runs from the origin's word, but Varnish counts from the answer's arrival (RFC 9111, 4.2.3 adds the time that
+# the answer took). Without this an answer that was slow on its way would be served past the paste's expiry.
+sub vcl_backend_fetch {
+    set bereq.http.X-Asked = std.time2real(now, 0.0);
+}
+
+sub vcl_backend_response {
+    set beresp.ttl = beresp.ttl - (now - std.time(bereq.http.X-Asked, now));
+}
