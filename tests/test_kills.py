@@ -219,10 +219,14 @@ async def check_promises(it: Child, http: aiohttp.ClientSession, ledger: Ledger,
 async def ask_again(it: Child, http: aiohttp.ClientSession, ledger: Ledger) -> None:
     """Whoever got no answer to a create asks again under the same key, and gets the one paste of that key."""
     for key, (body, mortal) in list(ledger.lost.items()):
-        told = await ledger.create(http, it.url, key, body, mortal=mortal)
-        assert told is not None, it.log()
+
+        async def told(key: str = key, body: bytes = body, mortal: bool = mortal) -> bool:
+            return await ledger.create(http, it.url, key, body, mortal=mortal) is not None
+
+        await poll(told, "the store has time for it")
+        made = [(told.id,) for told in ledger.pastes.values() if told.body == body]
         sha256 = hashlib.sha256(body).digest()
-        assert look(it.directory, "select id from pastes where sha256 = ?", sha256) == [(told.id,)]
+        assert look(it.directory, "select id from pastes where sha256 = ?", sha256) == made
 
 
 async def status(http: aiohttp.ClientSession, it: Child, paste: str) -> int:

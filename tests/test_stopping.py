@@ -17,7 +17,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.connection import Connection, connected
+from tests.connection import Answer, Connection, connected
 from tests.process import Child, child, rows
 from tests.real import poll
 from tests.real.faults import FaultProxy, Hang
@@ -32,6 +32,10 @@ SETTINGS: dict[str, object] = {
     "outbox.poll_interval": "50ms",
     "cache.bytes_max": "64MiB",
 }
+
+
+class GoneError(Exception):
+    """The connection has ended, between answers."""
 
 
 @pytest.fixture(scope="module")
@@ -63,30 +67,39 @@ def jobs(directory: Path) -> list[tuple[object, ...]]:
     return rows(directory / "state" / "pastebin.sqlite", "select kind, state, attempts from outbox order by id")
 
 
-async def test_under_load_no_answer_is_cut_and_every_201_is_kept(tmp_path: Path) -> None:
-    async with child(tmp_path, SETTINGS) as it:
+async def test_under_load_no_answer_is_cut_every_word_is_kept_and_no_job_is_the_poorer(tmp_path: Path) -> None:
+    async with edge() as cache, child(tmp_path, SETTINGS | cache.settings()) as it:
         async with connected(it.url) as client:
             large = await pasted(client, LARGE)
         stopping = asyncio.Event()
         readers: list[Connection] = []
         answered: list[int] = []
         made: set[str] = set()
+        deleted: set[str] = set()
 
         async def busy(number: int) -> None:
-            """Creates and reads on one connection for as long as it is let; begins no other once the stop has begun."""
+            """Creates, reads and deletes on one connection for as long as it is let."""
             async with connected(it.url) as client:
-                for turn in count():
-                    answer = await client.ask("POST", "/", f"{number} {turn}".encode())
+
+                async def ask(
+                    method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+                ) -> Answer:
+                    answer = await client.ask(method, path, body, headers)
                     if answer is None:
                         assert stopping.is_set(), "a request without an answer before the stop"
-                        return
+                        raise GoneError
                     answered.append(answer.status)
-                    made.add(answer.headers["location"].rpartition("/")[2])
-                    answer = await client.ask("GET", f"/{max(made)}/raw")
-                    if answer is None:
-                        assert stopping.is_set(), "a request without an answer before the stop"
-                        return
-                    answered.append(answer.status)
+                    return answer
+
+                with suppress(GoneError):
+                    for turn in count():
+                        answer = await ask("POST", "/", f"{number} {turn}".encode())
+                        paste, token = answer.headers["location"].rpartition("/")[2], answer.headers["x-delete-token"]
+                        made.add(paste)
+                        await ask("GET", f"/{paste}/raw")
+                        if turn % 2:
+                            await ask("DELETE", f"/api/v1/pastes/{paste}", headers={"X-Delete-Token": token})
+                            deleted.add(paste)
 
         async def slow() -> None:
             async with connected(it.url, receive_bytes=64 * 1024) as client:
@@ -109,8 +122,11 @@ async def test_under_load_no_answer_is_cut_and_every_201_is_kept(tmp_path: Path)
             stopping.set()
             await stopped(it)
 
-        assert set(answered) == {200, 201}
-        assert made <= {paste for (paste,) in rows(tmp_path / "state" / "pastebin.sqlite", "select id from pastes")}
+        assert set(answered) == {200, 201, 204}
+        kept = {paste for (paste,) in rows(tmp_path / "state" / "pastebin.sqlite", "select id from pastes")}
+        assert made - deleted <= kept
+        assert not deleted & kept
+        assert {(state, attempts) for _, state, attempts in jobs(tmp_path)} == {("pending", 0)}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
