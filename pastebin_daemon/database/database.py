@@ -26,8 +26,9 @@ E = TypeVar("E")
 
 log = get_logger()
 
-RESERVE_BYTES = 4 * 1024 * 1024
-"""Kept free for the writes that make room again: a sweep's batch of deletes writes well under 1 MiB of WAL."""
+RESERVE_BYTES = 8 * 1024 * 1024
+"""Kept free for the day when the disk is full: what the log then holds must be moved into the file, which grows by it (4
+MiB until a checkpoint, and the last group), before the log can begin anew and take the writes that make room."""
 WAL_LIMIT_BYTES = 32 * 1024 * 1024
 """What a checkpoint leaves of the WAL file (journal_size_limit)."""
 IDLE_S = 5.0
@@ -36,6 +37,8 @@ BUSY_TIMEOUT = "pragma busy_timeout = 5000"
 """How long another program's write lock is waited for, in milliseconds."""
 VACUUM_PAGES = 256
 """Pages given back to the file system at a time: 1 MiB, a few milliseconds of the writer."""
+VACUUMS_WHEN_FULL = 16
+"""So many at a tend while creates are refused, the writers going in between."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -55,7 +58,7 @@ class Database:
         self._subscribers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
         self._reserve = path.with_name(path.name + ".reserve")
         self._identity: tuple[int, int] | None = None
-        self._group = GroupCommit(clock, self._check_path, self._release_reserve, observe)
+        self._group = GroupCommit(clock, self._check_path, self._make_room, observe)
         self._writer: Lane
         self._reader: Lane
 
@@ -92,16 +95,19 @@ class Database:
         if self._group.fatal is not None:
             return
         idle = self._clock.monotonic() - self._group.wrote_at >= IDLE_S
-        truncate = (idle or self.full) and self.wal_bytes() > 0
+        blocked = 0
         try:
-            report = await self._writer.run(lambda connection: _tend(connection, truncate=truncate))
+            if (idle or self.full) and self.wal_bytes() > 0:
+                blocked = await self._writer.run(_cut_log)
+            for _ in range(VACUUMS_WHEN_FULL if self.full else 1):
+                if not await self._writer.run(_give_pages_back):
+                    break
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
                 raise
             log.warning("tending.failed", file=self.path.name, error=str(error))
-            report = 0
-        if report:
-            log.warning("checkpoint.blocked", file=self.path.name, wal_bytes=self.wal_bytes(), frames=report)
+        if blocked:
+            log.warning("checkpoint.blocked", file=self.path.name, wal_bytes=self.wal_bytes(), frames=blocked)
         if not self._has_reserve() and self._renew_reserve():
             self.full = False
             log.info("disk.has_space", file=self.path.name)
@@ -151,11 +157,14 @@ class Database:
                 member.fail(DatabaseUnavailable(f"reading failed: {error}"))
         return members
 
-    def _release_reserve(self) -> None:
-        """On the writer's thread, after SQLITE_FULL."""
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        """On the writer's thread, after SQLITE_FULL: let the reserve go, and empty the log into the file with it, before
+        anything that is written now takes that space for the log."""
         self.full = True
         with contextlib.suppress(FileNotFoundError):
             self._reserve.unlink()
+        with contextlib.suppress(sqlite3.Error):
+            _cut_log(connection)
 
     def _has_reserve(self) -> bool:
         try:
@@ -188,21 +197,24 @@ class Database:
             raise FileNotFoundError(f"{self.path} was moved or replaced while it was in use")
 
 
-def _tend(connection: sqlite3.Connection, *, truncate: bool) -> int:
-    """On the writer's thread, between groups. The result: frames that a reader kept a checkpoint from moving."""
-    blocked = 0
-    if truncate:
-        connection.execute("pragma busy_timeout = 0")  # a reader in the way must not hold up those who write
-        try:
-            busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
-        finally:
-            connection.execute(BUSY_TIMEOUT)
-        blocked = int(frames) if busy else 0
+def _cut_log(connection: sqlite3.Connection) -> int:
+    """Checkpoint, and cut the WAL to nothing. The result: frames that stay in it since somebody reads."""
+    connection.execute("pragma busy_timeout = 0")  # a reader in the way must not hold up those who write
+    try:
+        busy, frames, _ = connection.execute("pragma wal_checkpoint(truncate)").fetchone()
+    finally:
+        connection.execute(BUSY_TIMEOUT)
+    return int(frames) if busy else 0
+
+
+def _give_pages_back(connection: sqlite3.Connection) -> bool:
+    """Cut a piece off the file's end. The result: whether there was enough to do it for."""
     (free,) = connection.execute("pragma freelist_count").fetchone()
-    if free > 4 * VACUUM_PAGES:
-        # It gives a page a step, and a step has no column, at which fetchall would end.
-        connection.executescript(f"pragma incremental_vacuum({VACUUM_PAGES})")
-    return blocked
+    if free <= 4 * VACUUM_PAGES:
+        return False
+    # It gives a page a step, and a step has no column, at which fetchall would end.
+    connection.executescript(f"pragma incremental_vacuum({VACUUM_PAGES})")
+    return True
 
 
 def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:

@@ -51,11 +51,11 @@ class GroupCommit:
     """Takes what waits on the writer's lane and commits it. Runs on the lane's thread."""
 
     def __init__(
-        self, clock: Clock, check: Callable[[], None], make_room: Callable[[], None],
+        self, clock: Clock, check: Callable[[], None], make_room: Callable[[sqlite3.Connection], None],
         observe: Callable[[int, float], None],
     ) -> None:  # fmt: skip
-        """`check` raises when the file can't be trusted; `make_room` frees the reserve when the disk is full; `observe`
-        hears of each commit that changed something: members and seconds."""
+        """`check` raises when the file can't be trusted; `make_room` frees the reserve when the disk is full, and never
+        raises; `observe` hears of each commit that changed something: members and seconds."""
         self.wrote_at = clock.monotonic()
         self._clock = clock
         self._check = check
@@ -73,7 +73,7 @@ class GroupCommit:
         try:
             late = self._attempt(connection, members)
         except _FullError as full:
-            self._make_room()
+            self._make_room(connection)
             for member in members:
                 if member.grows:
                     member.fail(_no_space(member, full))  # the reserve is for those that make room
