@@ -6,14 +6,17 @@ The state directory is a tmpfs of a few MiB in a mount namespace of the child's 
 import asyncio
 import errno
 import os
+import sqlite3
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 
 import aiohttp
 import pytest
 
+from tests.faulty_sqlite import FaultySqlite
 from tests.process import ROOT, Child, child, environment, python, rows
 from tests.real import require, wait_until
+from tests.support import running
 
 TMPFS_MIB = 44
 BODY = 64 * 1024
@@ -140,6 +143,35 @@ async def test_a_disk_that_something_else_filled(tmp_path: Path) -> None:
             return (await create(http, it.url, os.urandom(BODY)))[0] == 201
 
         await eventually(created, "there is space again")
+
+
+async def test_a_full_disk_is_named_to_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sqlite = FaultySqlite()
+    monkeypatch.setattr(sqlite3, "connect", lambda path, **_: sqlite.connect(path))
+    monkeypatch.setattr("pastebin_daemon.database.database.RESERVE_BYTES", 2**60)  # what no disk has
+    async with running(tmp_path) as it:
+        made = await it.paste(b"x")
+        sqlite.fail("insert into objects", "SQLITE_FULL")
+        assert (await create(it.http, it.url, b"x"))[0] == 507
+        await it.store.database.tend()
+        status, answer = await create(it.http, it.url, b"x")
+        assert (status, answer["code"]) == (507, "storage_full")
+        async with it.http.get(f"{it.admin}/readyz") as ready:
+            assert ready.status == 200, "reads and deletes go on"
+            assert "full" in (await ready.json())["troubles"]["disk of bodies.sqlite"]
+        async with it.http.get(f"{it.admin}/metrics") as shown:
+            assert 'pastebin_disk_full{file="bodies.sqlite"} 1.0' in await shown.text()
+        assert await read(it.http, it.url, {"id": made.id}) == (200, b"x")
+        await it.delete(made)
+        await it.drain()
+
+
+async def test_a_database_that_was_moved_away_is_no_longer_ready(tmp_path: Path) -> None:
+    async with running(tmp_path) as it:
+        (tmp_path / "state" / "pastebin.sqlite").rename(tmp_path / "elsewhere")
+        assert (await create(it.http, it.url, b"x"))[0] == 503
+        async with it.http.get(f"{it.admin}/readyz") as ready:
+            assert ready.status == 503
 
 
 FAILING = """
