@@ -290,7 +290,7 @@ async def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stopping.set)
         grace_s = config.server.grace
-        async with Listeners(shutdown_s=0.8 * grace_s) as listeners:
+        async with Listeners(shutdown_s=0.7 * grace_s) as listeners:
             public = await listeners.open(daemon.public, config.server.listen, "http")
             admin = await listeners.open(daemon.admin, config.admin.listen, "admin")
             async with asyncio.TaskGroup() as group:
