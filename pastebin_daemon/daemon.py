@@ -151,7 +151,10 @@ async def assembled(
             _follow_commits(database, cache, metrics)
             dispatchers = _dispatchers(config, database, store, purger, cache, clock, metrics)
             sweeps = _sweepers(config, database, clock, metrics)
-            databases = [database, *([store.database] if isinstance(store, LocalStore) else [])]
+            databases = [database]
+            if isinstance(store, LocalStore):
+                databases.append(store.database)
+                database.neighbours.append(store.database)
             loops = _loops(config, dispatchers, sweeps, databases, cache, clock)
             health = Health(databases, dispatchers, loops, metrics)
             admin = Admin(database, metrics, health, int(config.outbox.replay_window * 1000), purge_delays_ms)

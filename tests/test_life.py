@@ -68,6 +68,17 @@ async def test_an_upload_that_no_paste_took_over_is_reaped_late(tmp_path: Path) 
         assert await it.rows("select * from uploads") == []
 
 
+async def test_while_the_bodies_find_no_space_a_create_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with running(tmp_path) as it:
+        made = await it.paste()
+        it.store.database.full = True
+        async with it.http.put(f"{it.url}/x", data=b"hi") as answer:
+            assert answer.status == 507
+        assert await it.rows("select * from uploads") == []
+        assert (await it.get(f"{made.id}/raw"))[0] == 200
+        await it.delete(made)
+
+
 async def test_purges_that_wait_when_the_edge_is_taken_away_do_not_wait_for_ever(tmp_path: Path) -> None:
     clock = FakeClock()
     store = FakeStore(clock)

@@ -53,6 +53,8 @@ class Database:
         self.path = path
         self.full = False
         """Whether writes that grow the database are refused, since the disk was full and still is."""
+        self.neighbours: list[Database] = []
+        """Databases on the same disk: where one of them is full, none grows."""
         self.failed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self._clock = clock
         self._subscribers: dict[type, list[Callable[[Any], None]]] = defaultdict(list)
@@ -76,8 +78,9 @@ class Database:
     async def grow(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`write`, for what a full disk must refuse (`StorageFull`): the reserve is not for it."""
         assert not kwargs
-        if self.full:
-            raise StorageFull(f"the file system of {self.path} was full and has not enough free space yet")
+        for each in (self, *self.neighbours):
+            if each.full:
+                raise StorageFull(f"the file system of {each.path} was full and has not enough free space yet")
         return await self._submit(function, args, grows=True)
 
     async def read(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
