@@ -35,19 +35,20 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 
-import aiohttp
-import structlog
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
 from aiobotocore.session import get_session
-from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError, ParamValidationError
+from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
 from botocore.handlers import add_expect_header
-from botocore.parsers import ResponseParserError
 
 from pastebin_daemon.bodies import Deletion
-from pastebin_daemon.errors import EffectError, Misconfigured, Permanent, Temporary
+from pastebin_daemon.bodies.s3_answers import FAILURES, MISSING, NO_BULK, code_of, failed, is_name, of_member, status_of
+from pastebin_daemon.errors import Misconfigured, Permanent, Temporary
+from pastebin_daemon.logs import get_logger
 
 __all__ = ["DELETE_MAX", "S3Store", "open_s3"]
+
+log = get_logger()
 
 DELETE_MAX = 1000
 """Keys in one DeleteObjects (S3 API reference; Swift and Ceph refuse more)."""
@@ -56,106 +57,6 @@ _CONNECTIONS = (
     64  # the dispatcher's batches and the creates of a peak second (350 at about 0.1 s each) fit side by side
 )
 _SINGLES_AT_ONCE = 16  # a quarter of the connections: creates and reads keep the rest
-
-# --- What an answer means. One table; names from the S3 API reference's list of error codes and from what servers sent.
-
-# Asks for less, whatever the status. MinIO tells reads from writes; the others are names that gateways borrow.
-_THROTTLED = frozenset(
-    {"SlowDown", "SlowDownRead", "SlowDownWrite", "Throttling", "ThrottlingException", "RequestLimitExceeded",
-     "RequestThrottled", "TooManyRequests", "TooManyRequestsException", "BandwidthLimitExceeded"}
-)  # fmt: skip
-
-# A 4xx (or no status at all, inside a bulk answer) that is not this request's own fault: another time, another clock,
-# other credentials or another configuration, and the same request works.
-_SURROUNDINGS = frozenset(
-    {
-        "InternalError", "ServiceUnavailable", "OperationAborted", "RestoreAlreadyInProgress",
-        "NoSuchBucket", "AuthorizationHeaderMalformed",     # bucket or region wrong: the operator's to mend
-        "AccessDenied", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "RequestTimeTooSkewed",
-        "RequestTimeout", "IncompleteBody", "BadDigest", "XAmzContentSHA256Mismatch",  # lost or damaged on the way
-    }
-)  # fmt: skip
-
-# Says inside a bulk answer that the key itself is at fault.
-_OWN_FAULT = frozenset(
-    {"KeyTooLongError", "InvalidObjectName", "InvalidArgument", "InvalidRequest", "InvalidURI", "MalformedXML"}
-)  # fmt: skip
-
-_MISSING = frozenset({"NoSuchKey", "NoSuchVersion"})
-
-# Statuses by which a store says that it has no bulk delete at all. (Swift without Content-MD5 says 400, like others
-# that dislike one member: that splits the batch and is not remembered.)
-_NO_BULK = frozenset({404, 405, 411, 501})
-
-# 4xx that may work later: time-out, conflict, too early. 401 and 403 are credentials, which the operator can mend.
-_PASSING_STATUS = frozenset({401, 403, 408, 409, 425})
-
-# The families of errors that a call may raise. `ValueError` is an answer whose dates or numbers make no sense.
-_FAILURES = (ClientError, BotoCoreError, ResponseParserError, aiohttp.ClientError, OSError, ValueError)
-
-
-def _answered(operation: str, error: ClientError) -> EffectError:
-    """What an error answer of the store means."""
-    status, code = _status(error), _code(error)
-    message = f"{operation}: the store answered {status} {code}"
-    if code in _THROTTLED or status == 429:
-        return Temporary(message, throttled=True, retry_after_s=_retry_after_s(error))
-    if code in _SURROUNDINGS or status in _PASSING_STATUS or not 400 <= status < 500:
-        return Temporary(message, retry_after_s=_retry_after_s(error))
-    if status == 404:  # not of the key, so of what is around it: a proxy's page, an endpoint that is no S3
-        return Temporary(message)
-    return Permanent(message)
-
-
-def _failed(operation: str, error: Exception) -> EffectError:
-    """What it means that there was no (readable) answer."""
-    if isinstance(error, ClientError):
-        return _answered(operation, error)
-    if isinstance(error, ParamValidationError):  # refused by botocore, before anything was sent
-        return Permanent(f"{operation}: refused by botocore as no request to S3")
-    return Temporary(f"{operation}: {_reason(error)}")
-
-
-def _member(error: Mapping[str, str]) -> Deletion:
-    """What an error inside a bulk answer means for its key."""
-    code = error.get("Code", "")
-    message = f"delete: the store answered {code or 'an error without a code'} for this key"
-    if code in _MISSING:
-        return "missing"
-    if code in _OWN_FAULT:
-        return Permanent(message)
-    return Temporary(message, throttled=code in _THROTTLED)
-
-
-def _is_name(name: str) -> bool:
-    """1 to 1,024 bytes of UTF-8 (S3 user guide). No control characters and no lone surrogates: XML can't carry them, and
-    some servers answer 500 to a bulk delete with one of them, which would look like an outage."""
-    return name.isprintable() and 1 <= len(name.encode()) <= 1024
-
-
-def _status(error: ClientError) -> int:
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-
-
-def _code(error: ClientError) -> str:
-    return str(error.response.get("Error", {}).get("Code", ""))
-
-
-def _retry_after_s(error: ClientError) -> float | None:
-    """Retry-After in its form in seconds. The form of a date is as good as none: no store is known to send it."""
-    value = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
-    return float(value) if value.isascii() and value.isdigit() else None
-
-
-def _reason(error: Exception) -> str:
-    """The error's name and the operating system's reason below it. botocore's own texts would name the object."""
-    text = type(error).__name__
-    cause: BaseException | None = error
-    while cause is not None:
-        cause = cause.__cause__ or cause.__context__
-        if isinstance(cause, OSError) and not isinstance(cause, aiohttp.ClientError) and str(cause):
-            text = f"{type(error).__name__}: {cause}"
-    return text
 
 
 @asynccontextmanager
@@ -245,7 +146,7 @@ class S3Store:
                 try:
                     answer = await self._client.get_object(**self._object(key))
                 except ClientError as error:
-                    if _code(error) == "NoSuchKey":
+                    if code_of(error) == "NoSuchKey":
                         return None
                     raise
                 async with answer["Body"] as stream:
@@ -258,7 +159,7 @@ class S3Store:
                 try:
                     answer = await self._first_byte(key)
                 except ClientError as error:
-                    if _code(error) == "NoSuchKey":
+                    if code_of(error) == "NoSuchKey":
                         return None
                     raise
                 async with answer["Body"] as stream:
@@ -274,7 +175,7 @@ class S3Store:
         try:
             return await self._client.get_object(**self._object(key), Range="bytes=0-0")
         except ClientError as error:
-            if _status(error) != 416:
+            if status_of(error) != 416:
                 raise
             return await self._client.get_object(**self._object(key))  # an empty object has no first byte
 
@@ -283,7 +184,7 @@ class S3Store:
         assert len(keys) <= DELETE_MAX
         results: dict[str, Deletion] = {}
         late = Temporary(f"delete: not done within {self._timeout_s:g} s")
-        for key in (key for key in keys if not _is_name(self._prefix + key)):
+        for key in (key for key in keys if not is_name(self._prefix + key)):
             results[key] = Permanent("delete: not a key that S3 can have")
         keys = [key for key in keys if key not in results]
         try:
@@ -303,18 +204,18 @@ class S3Store:
         wanted = {"Objects": [{"Key": name} for name in names], "Quiet": True}
         try:
             answer = await self._client.delete_objects(Bucket=self._bucket, Delete=wanted)
-        except _FAILURES as error:
-            if isinstance(error, ClientError) and _status(error) in _NO_BULK and _code(error) != "NoSuchBucket":
+        except FAILURES as error:
+            if isinstance(error, ClientError) and status_of(error) in NO_BULK and code_of(error) != "NoSuchBucket":
                 self._knows_bulk = False
-                structlog.get_logger().info("bulk_delete.refused", status=_status(error), code=_code(error))
+                log.info("bulk_delete.refused", status=status_of(error), code=code_of(error))
                 return None
-            why = _failed("delete", error)
+            why = failed("delete", error)
             return None if isinstance(why, Permanent) else dict.fromkeys(keys, why)
         results: dict[str, Deletion] = dict.fromkeys(keys, "deleted")
         for failure in answer.get("Errors", ()):
             if failure.get("Key") not in names:
                 return None  # whose it is can't be told, so no key of the batch may count as deleted
-            results[names[failure["Key"]]] = _member(failure)
+            results[names[failure["Key"]]] = of_member(failure)
         return results
 
     async def _delete_singly(self, keys: Sequence[str], results: dict[str, Deletion]) -> None:
@@ -332,15 +233,15 @@ class S3Store:
     async def _delete_one(self, key: str) -> Deletion:
         try:
             await self._client.delete_object(**self._object(key))
-        except _FAILURES as error:
-            if isinstance(error, ClientError) and _code(error) in _MISSING:
+        except FAILURES as error:
+            if isinstance(error, ClientError) and code_of(error) in MISSING:
                 return "missing"
-            return _failed("delete", error)
+            return failed("delete", error)
         return "deleted"
 
     def _object(self, key: str) -> dict[str, str]:
         name = self._prefix + key
-        if not _is_name(name):
+        if not is_name(name):
             raise Permanent("not a key that S3 can have")
         return {"Bucket": self._bucket, "Key": name}
 
@@ -348,7 +249,7 @@ class S3Store:
     def _only_effect_errors(self, operation: str) -> Iterator[None]:
         try:
             yield
-        except _FAILURES as error:
+        except FAILURES as error:
             if type(error) is TimeoutError:  # asyncio.timeout's own
                 raise Temporary(f"{operation}: not done within {self._timeout_s:g} s") from error
-            raise _failed(operation, error) from error
+            raise failed(operation, error) from error
