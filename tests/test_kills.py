@@ -7,6 +7,7 @@ exactly the objects of live rows.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import re
 import signal
@@ -166,7 +167,8 @@ async def die(
     async with child(directory, settings, options=options) as it:
         await press(it, ledger, turns=turns)
         if turns != ENOUGH:
-            it.send(signal.SIGUSR1)
+            with contextlib.suppress(ProcessLookupError):  # on a slow machine it got there by itself, and died already
+                it.send(signal.SIGUSR1)
         assert await it.ended() == -signal.SIGKILL, it.log()
     assert it.log().splitlines().count(f"died at: {point}") == 1
 
