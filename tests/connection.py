@@ -34,6 +34,8 @@ class Connection:
         self.writer = writer
         self.received = 0
         """Bytes of the body that is being read."""
+        self.begun = asyncio.Event()
+        """Set by the head of an answer."""
         self._reader = reader
 
     async def ask(
@@ -52,8 +54,8 @@ class Connection:
         self.writer.write(f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode() + body)
         await self.writer.drain()
 
-    async def answer(self, *, pause_s: float = 0) -> Answer | None:
-        """`pause_s` is waited before each piece of the body is read."""
+    async def answer(self, *, pause_s: float = 0, go: asyncio.Event | None = None) -> Answer | None:
+        """`pause_s` is waited before each piece of the body is read, and `go` before the first."""
         async with asyncio.timeout(PATIENCE_S):
             try:
                 head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
@@ -63,6 +65,9 @@ class Connection:
                 return None
             except ConnectionError:
                 return None
+            self.begun.set()
+            if go is not None:
+                await go.wait()
             status_line, *lines = head.rstrip("\r\n").split("\r\n")
             headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
             body = await self._body(int(headers.get("content-length", "0")), pause_s)

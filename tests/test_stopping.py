@@ -5,12 +5,13 @@ given back, so that the next start finds every job with all the attempts that it
 """
 
 import asyncio
+import json
 import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -45,11 +46,14 @@ def moto() -> Iterator[int]:
 
 
 async def stopped(it: Child, number: signal.Signals = signal.SIGTERM) -> float:
-    """Send the signal, and see it end well; the result is how long it took, in seconds."""
-    started = time.monotonic()
+    """Send the signal, and see it end well within the grace; the result is how long that took, in seconds, by its own
+    log: a busy machine may need a second more to take a process down."""
     it.send(number)
     assert await it.ended(GRACE_S + 15) == 0, it.log()
-    took_s = time.monotonic() - started
+    at = {
+        entry["event"]: datetime.fromisoformat(entry["timestamp"]) for entry in map(json.loads, it.log().splitlines())
+    }
+    took_s = (at["daemon.stopped"] - at["daemon.stopping"]).total_seconds()
     assert took_s <= GRACE_S, it.log()
     return took_s
 
@@ -213,6 +217,9 @@ async def test_while_it_drains_readiness_says_no_and_nobody_new_is_let_in(tmp_pa
         async with connected(it.url) as other:
             paste = await pasted(other, LARGE)
         await client.send("GET", f"/{paste}/raw")
+        go = asyncio.Event()
+        of_old = asyncio.create_task(client.answer(go=go))
+        await client.begun.wait()
         async with aiohttp.ClientSession() as http:
             async with http.get(f"{it.admin}/readyz") as answer:
                 assert answer.status == 200
@@ -225,7 +232,8 @@ async def test_while_it_drains_readiness_says_no_and_nobody_new_is_let_in(tmp_pa
                 assert (await answer.json())["reason"] == "the daemon is being stopped"
             async with http.get(f"{it.admin}/metrics") as answer:
                 assert answer.status == 200
-        answer_of_old = await client.answer()
+        go.set()
+        answer_of_old = await of_old
         assert answer_of_old is not None
         assert answer_of_old.body == LARGE
         assert await it.ended(GRACE_S) == 0
@@ -233,14 +241,17 @@ async def test_while_it_drains_readiness_says_no_and_nobody_new_is_let_in(tmp_pa
 
 async def test_a_reader_that_does_not_read_is_given_up_within_the_grace(tmp_path: Path) -> None:
     async with (
-        child(tmp_path, SETTINGS | {"server.grace": "2s"}) as it,
+        child(tmp_path, SETTINGS | {"server.grace": "4s"}) as it,
         connected(it.url, receive_bytes=4096) as client,
     ):
         async with connected(it.url) as other:
             paste = await pasted(other, LARGE)
         await client.send("GET", f"/{paste}/raw")
-        assert 1 < await stopped(it) <= 2
+        unread = asyncio.create_task(client.answer(go=asyncio.Event()))
+        await client.begun.wait()
+        assert 2 < await stopped(it) <= 4
         assert '"connections.cut"' in it.log()
+        unread.cancel()
 
 
 async def test_purges_that_hang_are_given_back_with_their_attempts(tmp_path: Path) -> None:
