@@ -14,7 +14,7 @@
 from typing import ClassVar
 
 __all__ = [
-    "BadRequest", "BodyMissing", "Busy", "DatabaseUnavailable", "Draining", "EffectError", "Forbidden", "Held",
+    "BadRequest", "BodyMissing", "Busy", "DatabaseUnavailable", "EffectError", "Forbidden", "Held",
     "IdempotencyEnded", "IdempotencyInProgress", "IdempotencyMismatch", "Misconfigured", "NotFound", "PastebinError",
     "Permanent", "RateLimited", "ReadOnly", "Refusal", "RequestTimeout", "StartError", "StorageFull",
     "StoreUnavailable", "Temporary", "TooLarge", "Trouble", "Unauthorized", "UnsupportedMediaType", "UploadExpired",
@@ -113,11 +113,6 @@ class DatabaseUnavailable(Trouble):
 
     code = "database_unavailable"
     public = "The database failed, and it is not known whether the request took effect. Try again in a moment."
-
-
-class Draining(Trouble):
-    code = "draining"
-    public = "The server is being stopped. Try again in a moment."
 
 
 class StorageFull(Trouble):
