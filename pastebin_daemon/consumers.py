@@ -11,6 +11,10 @@ in-progress state of its own.
 | edge-purge    | 2      | caches drop the paste's copies  |                                                         |
 | reap          | 3      | remove the object               | no row has it, no upload is under way, old enough (G12) |
 
+A reap that finds no object is done only when the job itself is as old as an object would have to be. Its age says nothing
+of one that is not there, and the wall clock, by which the upload was given up, may have been set ahead: then the PUT can
+still be on its way, and what it leaves nobody would ever remove.
+
 The numbers are in the inbox for ever: they are never given to another kind.
 """
 
@@ -133,6 +137,7 @@ class Reap:
     async def run(self, claims: Sequence[Claim]) -> Mapping[int, Outcome]:
         outcomes: dict[int, Outcome] = {}
         objects = _decode(claims, "object", outcomes)
+        created_ms = {claim.job: claim.created_ms for claim in claims}
 
         async def look(job: int, key: str) -> None:
             try:
@@ -141,7 +146,7 @@ class Reap:
                 outcomes[job] = error
                 return
             if age_s is None:
-                outcomes[job] = Done("missing")
+                outcomes[job] = self._missing(created_ms[job])
             elif age_s < self._age_min_s:
                 wait_ms = int((self._age_min_s - age_s) * 1000) + 1000  # Last-Modified has whole seconds
                 outcomes[job] = NotYet(self._clock.now_ms() + wait_ms, "the object is too young to be reaped")
@@ -159,6 +164,12 @@ class Reap:
                 outcomes[job] = NotYet(due_ms, "an upload of the object is under way")
                 del old[job]
         return outcomes | await _remove(self._store, old)
+
+    def _missing(self, created_ms: int) -> Outcome:
+        now_ms, floor_ms = self._clock.now_ms(), int(self._age_min_s * 1000)
+        if now_ms >= created_ms + floor_ms:
+            return Done("missing")
+        return NotYet(min(created_ms, now_ms) + floor_ms, "the object is not there, or not there yet")
 
     async def probe(self) -> EffectError | None:
         """Both things that a reap asks of the store: one of them alone may be refused."""

@@ -202,11 +202,39 @@ async def test_no_reap_removes_what_is_being_uploaded(it: Harness) -> None:
     assert await all_done(it)
 
 
-async def test_a_reap_of_a_missing_object_is_done(it: Harness) -> None:
+async def test_a_reap_of_a_missing_object_is_done_when_nothing_can_be_on_its_way_any_more(it: Harness) -> None:
     await reap(it, "never-was")
+    await it.drain()
+    ((job,),) = [await jobs(it)]
+    assert (job.attempts, job.due_ms - it.clock.now_ms()) == (0, HOUR_S * 1000), "it is looked at once more"
+    it.clock.advance(HOUR_S)
     await it.drain()
     assert await all_done(it)
     assert effects(it.store) == []
+
+
+async def test_a_body_that_arrives_after_its_reap_first_looked_is_reaped_all_the_same(it: Harness) -> None:
+    it.store.faults.fail("put")
+    async with it.http.post(it.url, data=b"late") as answer:
+        assert answer.status == 503
+    ((key,),) = await it.rows("select object from uploads")
+    it.clock.step_wall(2 * HOUR_S)
+    await it.sweep("uploads")
+    await it.drain()
+    put(it, key)
+    it.clock.advance(HOUR_S + 1)
+    await it.drain()
+    assert it.store.objects == {}, "the PUT that was on its way has landed, and was found"
+    assert await all_done(it)
+
+
+async def test_with_the_clock_set_back_a_reap_of_a_missing_object_waits_no_longer_than_the_floor(it: Harness) -> None:
+    await reap(it, "never-was")
+    it.clock.step_wall(-5 * HOUR_S)
+    await it.execute("update outbox set due_ms = due_ms - ?", 10 * HOUR_S * 1000)
+    await it.drain()
+    ((job,),) = [await jobs(it)]
+    assert job.due_ms - it.clock.now_ms() == HOUR_S * 1000
 
 
 async def test_every_reap_of_a_batch_has_its_own_fate(it: Harness) -> None:
@@ -217,7 +245,7 @@ async def test_every_reap_of_a_batch_has_its_own_fate(it: Harness) -> None:
     await reap(it, "old", "stuck", "young", "missing")
     await it.drain()
     assert sorted(it.store.objects) == ["stuck", "young"]
-    assert [(job.id, job.attempts) for job in await jobs(it)] == [(2, 1), (3, 0)]
+    assert [(job.id, job.attempts) for job in await jobs(it)] == [(2, 1), (3, 0), (4, 0)]
 
 
 async def test_many_reaps_go_through_in_bounded_batches(it: Harness) -> None:
