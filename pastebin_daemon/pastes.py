@@ -201,12 +201,12 @@ def _end(tx: Tx, paste_id: str, reason: Ending, purge_delays_ms: Sequence[int]) 
     tx.emit(Ended(paste_id, reason))
 
 
-def expire(tx: Tx, limit: int) -> int:
-    """End up to `limit` pastes whose time is over; how many there were."""
+def expire(tx: Tx, limit: int, until_ms: int) -> int:
+    """End up to `limit` pastes whose time was over at `until_ms`, and still is; how many there were."""
     rows = tx.rows(
         "delete from pastes where id in (select id from pastes where expires_ms <= ? order by expires_ms limit ?)"
         " returning id, object",
-        (tx.now_ms, limit),
+        (min(until_ms, tx.now_ms), limit),
     )
     outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": key, "paste": paste_id} for paste_id, key in rows])
     for paste_id, _ in rows:

@@ -40,21 +40,20 @@ class ClockWatch:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._offset = self._read()
+        self._offset = clock.now_ms() / 1000 - clock.boottime()
         self._paused_until = 0.0
 
-    def is_steady(self) -> bool:
-        """Whether expiry may go by the clock now. Ask often: a step shows against the last time it was asked."""
-        offset = self._read()
+    def steady_ms(self) -> int | None:
+        """Until when expiry may go now, or None. Ask often: a step shows against the last time it was asked. It is a time
+        and no mere yes, since the step may come before the transaction."""
+        wall_ms = self._clock.now_ms()
+        offset = wall_ms / 1000 - self._clock.boottime()
         step, self._offset = offset - self._offset, offset
         now = self._clock.monotonic()
         if abs(step) > STEP_S:
             self._paused_until = now + PAUSE_S
             log.error("clock.stepped", seconds=round(step), expiry_paused_s=PAUSE_S)
-        return now >= self._paused_until
-
-    def _read(self) -> float:
-        return self._clock.now_ms() / 1000 - self._clock.boottime()
+        return wall_ms if now >= self._paused_until else None
 
 
 class Sweeper:
@@ -84,11 +83,11 @@ def expiry(database: Database, clock: Clock, metrics: Metrics) -> Callable[[], A
     watch = ClockWatch(clock)
 
     async def sweep() -> bool:
-        steady = watch.is_steady()
-        metrics.expiry_paused.set(not steady)
-        if not steady:
+        until_ms = watch.steady_ms()
+        metrics.expiry_paused.set(until_ms is None)
+        if until_ms is None:
             return False
-        ended = await database.write(pastes.expire, BATCH)
+        ended = await database.write(pastes.expire, BATCH, until_ms)
         if ended:
             log.info("pastes.expired", count=ended)
         return ended == BATCH

@@ -54,7 +54,7 @@ async def drive(database: Database, clock: FakeClock) -> None:
     await write(pastes.delete, f"{0:018}", TOKEN, (0, 20_000))
     await write(pastes.take_down, f"{1:018}", (0, 20_000))
     clock.advance(5000)
-    assert await write(pastes.expire, 100) == 1
+    assert await write(pastes.expire, 100, clock.now_ms()) == 1
     assert await write(pastes.abandon, 1000, 100) == 1
     assert await write(pastes.sweep_idempotency, 1000, 100) == 1
 

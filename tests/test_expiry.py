@@ -4,10 +4,12 @@ just been set."""
 import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
+from pastebin_daemon.database import Database
 from tests.fakes import FakeClock, FakeEdge, FakeStore
 from tests.jobs import OBJECT_DELETE, jobs, shown
 from tests.support import Harness, running
@@ -179,3 +181,22 @@ async def test_while_expiry_is_stopped_reads_go_by_the_clock(it: Harness) -> Non
     assert (await it.get(f"{made.id}/raw"))[0] == 404
     it.clock.step_wall(-3600)
     assert await it.get(f"{made.id}/raw") == (200, b"hi"), "a clock that was wrong for a while has cost nothing"
+
+
+@pytest.mark.parametrize("step_s", [7200, -7200])
+async def test_a_step_between_the_look_at_the_clock_and_the_commit_ends_nothing_that_lives(
+    it: Harness, monkeypatch: pytest.MonkeyPatch, step_s: int
+) -> None:
+    made = await it.paste(b"hi", expires_in="1h")
+    if step_s < 0:
+        it.clock.advance(3600)
+    write = Database.write
+
+    async def stepped(database: Database, function: Any, *args: Any) -> Any:
+        it.clock.step_wall(step_s)
+        return await write(database, function, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Database, "write", stepped)
+        await it.sweep("expiry")
+    assert await it.rows("select id from pastes") == [(made.id,)]

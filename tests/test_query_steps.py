@@ -124,7 +124,7 @@ TRANSACTIONS: dict[str, tuple[Callable[..., Any], tuple[object, ...], object]] =
     "bury exhausted": (buried, (), 100),
     "expired kinds": (outbox.expired_kinds, (("reap", "object-delete"),), ["object-delete"]),
     "settle": (settled, (), 40),
-    "expire": (pastes.expire, (100,), 100),
+    "expire": (pastes.expire, (100, START_MS + 10**9), 100),
     "abandon": (pastes.abandon, (3_600_000, 100), 100),
     "forget keys": (pastes.sweep_idempotency, (3_600_000, 100), 100),
     "sweep the inbox": (inbox.sweep, (-10_000, 3_600_000, 100), (100, -200)),

@@ -90,7 +90,7 @@ class World:
                 pastes.take_down(tx, paste_id, (0,))
 
     def expire(self, tx: Tx) -> None:
-        pastes.expire(tx, 3)
+        pastes.expire(tx, 3, tx.now_ms)
 
     def abandon(self, tx: Tx) -> None:
         pastes.abandon(tx, 20_000, 3)

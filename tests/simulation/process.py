@@ -138,6 +138,7 @@ class Process:
         for dispatcher in made.values():
             self.owners.add(dispatcher._owner)
             self._tell_settlements(dispatcher)
+            self._tell_effects(dispatcher)
         self.dispatchers += made.values()
         return made
 
@@ -151,6 +152,16 @@ class Process:
             return settle(tx, plan)
 
         dispatcher._settle = told  # type: ignore[method-assign]  # so that the judge knows whose word a change was
+
+    def _tell_effects(self, dispatcher: Dispatcher) -> None:
+        consumer = dispatcher._consumer
+        run = consumer.run
+
+        async def told(claims: Any) -> Any:
+            self._watch.running([claim.job for claim in claims], consumer.number)
+            return await run(claims)
+
+        vars(consumer)["run"] = told
 
     async def _turn(self, each: Loop) -> None:
         try:

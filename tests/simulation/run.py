@@ -18,7 +18,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -126,6 +126,7 @@ class Schedule:
         self.path = workshop.path()
         self.loop = SimLoop(rng)  # type: ignore[abstract]  # it needs no sockets, signals and processes
         self.clock = SimClock(self.loop)
+        self.outages_only = rng.random() < 0.04
         self.config = self._draw_config()
         outbox = self.config.outbox
         self.watch = Watch(
@@ -139,11 +140,14 @@ class Schedule:
         self.store = Store(self.loop, self.weather, self.watch)
         self.edge = Edge(self.loop, self.weather, self.watch)
         self.watch.store, self.watch.edge = self.store, self.edge
+        self.watch.outages_only = self.outages_only
         self.faulty = True
         self._kill_rate = rng.choice((0.0, 0.0, 0.01, 0.04))
         self._rival_kill_rate = rng.choice((0.0, 0.0, 0.02))
         self._commit_fault_rate = rng.choice((0.0, 0.0, 0.0, 0.02))
         self._rivals = rng.choice((0, 0, 1, 2))
+        if self.outages_only:
+            self._kill_rate = self._rival_kill_rate = self._commit_fault_rate = 0.0
         self._kill_in = -1
         self._seen = 0
         self._number = 0
@@ -159,6 +163,8 @@ class Schedule:
 
     def _draw_config(self) -> Config:
         rng = self.rng
+        if self.outages_only:
+            return _config("60s", "20s", "8s", 5, 8, "1h", "7d", "8d")
         lease, effect = rng.choice((("60s", "20s"), ("40s", "19s"), ("25s", "11s")))
         window, kept = rng.choice((("7d", "8d"), ("2h", "3h"), ("10m", "11m")))
         return _config(
@@ -168,6 +174,8 @@ class Schedule:
 
     def _draw_weather(self) -> Weather:
         rng = self.rng
+        if self.outages_only:
+            return self._draw_outages()
         weather = Weather(rng, late_max_s=rng.choice((30.0, self.config.uploads.reap_after / 2)))
         for service in ("store", "edge"):
             if rng.random() < 0.6:
@@ -179,6 +187,16 @@ class Schedule:
                 weather.outages.append(Outage(service, begins, begins + rng.random() * self.busy_s, fate))
         weather.slow = rng.choice((0.0, 0.05, 0.3))
         return weather
+
+    def _draw_outages(self) -> Weather:
+        """Nothing but outages, of hours: a leap in the middle of one makes it so."""
+        rng = self.rng
+        outages = []
+        for service in ("store", "edge"):
+            begins = self.loop.now + rng.random() * self.busy_s / 2
+            fate = rng.choice(("refused", "silent", "throttled", "lost"))
+            outages.append(Outage(service, begins, begins + rng.random() * self.busy_s, fate))
+        return Weather(rng, outages=outages)
 
     def _commit_fault(self) -> str:
         if not self.faulty or self.rng.random() >= self._commit_fault_rate:
@@ -193,6 +211,7 @@ class Schedule:
             self._number, self.config, self.path, self.loop, self.clock, self.store, self.edge, self.watch, self._connect,
             self._died, lambda: self.rng.uniform(4.0, SWEEP_MAX_S), self._rivals,
         )  # fmt: skip
+        self.watch.stepped = None  # what the clock says at the start is believed
         self.process.start()
 
     def _connect(self, path: Path) -> sqlite3.Connection:
@@ -239,10 +258,12 @@ class Schedule:
         await asyncio.sleep(rng.random() * self.busy_s)
         if not self.faulty:
             return
-        match rng.choice(("step", "halt", "halt rival", "leap", "stop", "replay", "discard", "copy", "kill")):
+        match rng.choice(("step", "halt", "halt rival", "leap", "stop", "replay", "discard", "copy", "kill", "bug")):
             case "step":
                 step_s = rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0))
                 self.say(f"the wall clock is set by {step_s:+.0f} s")
+                once = not self.clock.stepped_s and self.process.is_up and abs(step_s) > 60
+                self.watch.stepped = (self.loop.now, step_s) if once else None
                 self.clock.stepped_s += step_s
             case "halt":
                 seconds = rng.choice((3.0, 30.0, 150.0))
@@ -261,11 +282,13 @@ class Schedule:
             case "replay":
                 await self.people.replay(self._window_ms())
             case "discard":
-                await self.people.discard_one()
+                await self.people.discard(bugs=False)
             case "copy" if rng.random() < 0.3:
                 await self._go_back()
             case "kill":
                 self._kill()
+            case "bug":
+                await self.people.enqueue_rogue()
 
     def _leap(self, seconds: float) -> None:
         self.say(f"{seconds:.0f} s pass")
@@ -305,6 +328,7 @@ class Schedule:
             leftover.unlink()
         self.path.write_bytes(copy)
         connection = files.connect(self.path)
+        self.weather.epoch += 1
         self.watch.restored(connection)
         connection.close()
 
@@ -322,9 +346,13 @@ class Schedule:
                 loop.create_task(self.people.client(number, rng.random() * self.busy_s * 0.7, self.busy_s))
                 for number in range(rng.choice((2, 5, 9)))
             ]
-            actors += [loop.create_task(self._trouble()) for _ in range(rng.choice((0, 1, 2, 4)))]
-            for _ in range(rng.choice((0, 0, 1, 3))):
-                loop.call_later(rng.random() * self.busy_s, self._poison)
+            if self.outages_only:
+                for _ in range(2):
+                    loop.call_later(rng.random() * self.busy_s, self._leap, rng.choice((600.0, 3700.0, 6 * 3600.0)))
+            else:
+                actors += [loop.create_task(self._trouble()) for _ in range(rng.choice((0, 1, 2, 4)))]
+                for _ in range(rng.choice((0, 0, 1, 3))):
+                    loop.call_later(rng.random() * self.busy_s, self._poison)
         finally:
             asyncio._set_running_loop(None)
         while loop.now < self.ends_at and not self.watch.violations:  # a leap puts it off
@@ -391,6 +419,10 @@ class Schedule:
         if not self.watch.violations:
             self._judge_end()
 
+    def _have(self, done: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(done)
+        self._go(task.done, limit_s=60.0)
+
     def _drain(self) -> None:
         watch, waited_s = self.watch, 0.0
         bound_s = DRAINED_MAX_S + 2 * abs(self.clock.stepped_s)
@@ -399,8 +431,8 @@ class Schedule:
             self._run_on(self.config.outbox.poll_interval + 3.0)
             rows, now_ms = watch.rows, self.clock.now_ms()
             if rows.dead:
-                replayed = self.loop.create_task(self.people.replay(self._window_ms()))
-                self._go(replayed.done, limit_s=60.0)
+                self._have(self.people.discard(bugs=True))
+                self._have(self.people.replay(self._window_ms()))
                 continue
             dues = [job.due_ms if job.lease_ms is None else job.lease_ms for job in rows.jobs.values()]
             dues += [started + int(self.config.uploads.reap_after * 1000) for started in rows.uploads.values()]

@@ -14,7 +14,7 @@ from pastebin_daemon.errors import BodyMissing, IdempotencyEnded, NotFound, Past
 from pastebin_daemon.reading import Entry
 from tests.simulation.loop import SimLoop
 from tests.simulation.process import ConnectionLost, Process, purge_delays_ms
-from tests.simulation.watch import Told, Watch
+from tests.simulation.watch import ROGUE, Told, Watch
 from tests.simulation.world import Copy, Edge, SimClock, Weather
 
 __all__ = ["People"]
@@ -66,7 +66,11 @@ class People:
         key = f"key number {number}" if rng.random() < 0.5 else None
         made = None
         for _ in range(rng.choice((1, 2, 4))):
-            made = await self.create(draft, key)
+            if key is not None and rng.random() < 0.2:
+                one, other = await asyncio.gather(self.create(draft, key), self.create(draft, key))
+                made = one or other
+            else:
+                made = await self.create(draft, key)
             if made is not None:
                 break
             await asyncio.sleep(rng.random() * 8)
@@ -211,7 +215,22 @@ class People:
         if found is not None and found[1] > 0:
             self._edge.copies[paste_id] = Copy(body, asked_at + found[1])
 
-    # --- the operator
+    # --- the operator, and bugs
+
+    async def enqueue_rogue(self) -> None:
+        """A job to remove what lives, as only a bug could enqueue it."""
+        watch = self._watch
+        if not watch.rows.pastes:
+            return
+        paste_id = self._rng.choice(sorted(watch.rows.pastes))
+        key = watch.rows.pastes[paste_id][0]
+        kind, payload = self._rng.choice(
+            ((outbox.OBJECT_DELETE, {"object": key, "paste": ROGUE}), (outbox.REAP, {"object": key}))
+        )
+        watch.rogue.add(key)
+        watch.say(f"a bug: a job is enqueued to remove {key}, which {paste_id} has")
+        with contextlib.suppress(ConnectionLost, PastebinError):
+            await self._ask("a bug", lambda process: process.database.write(outbox.enqueue, kind, [payload]))
 
     async def replay(self, window_ms: int) -> bool:
         """All dead letters, as `jobs replay --all-dead`. Says whether there are none left."""
@@ -227,17 +246,21 @@ class People:
         except (ConnectionLost, PastebinError):
             return False
 
-    async def discard_one(self) -> None:
+    async def discard(self, *, bugs: bool) -> None:
+        """Give a dead letter up: any one, or those that only a bug can have made."""
         watch = self._watch
 
         async def handler(process: Process) -> None:
-            for job in (await process.database.read(operating.dead_ids))[:1]:
+            for job in await process.database.read(operating.dead_ids):
                 dead = watch.rows.dead.get(job)
-                if dead is None:
-                    return
-                subject = json.loads(dead.payload)
-                watch.discarded |= {subject.get("object"), subject.get("paste")} - {None}
+                if dead is None or bugs != (dead.reason == "row_is_live"):
+                    continue
+                payload = json.loads(dead.payload)
+                subjects = {payload.get("paste")} if bugs else {payload.get("object"), payload.get("paste")}
+                watch.discarded |= subjects - {None}
                 await process.database.write(outbox.discard, job)
+                if not bugs:
+                    return
 
         with contextlib.suppress(ConnectionLost, PastebinError):
             await self._ask("discard", handler)

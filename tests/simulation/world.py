@@ -82,6 +82,9 @@ class Weather:
     slow: float = 0.0
     """How likely a way takes seconds and not milliseconds."""
     late_max_s: float = 600.0
+    epoch: int = 0
+    """What was sent in an earlier one never lands. An operator who goes back to an old copy of the database waits until
+    nothing is on its way any more: a delete that lands afterwards would remove what has come back to life."""
     calm_from: float = math.inf
     """When all that was under way in bad weather has had its time limit."""
 
@@ -128,7 +131,11 @@ class _Network:
             else:
                 answered.set_exception(error)
 
+        sent_in = weather.epoch
+
         def land() -> None:
+            if sent_in != weather.epoch:
+                return
             result = effect() if fate in ("well", "lost", "late") else None
             if fate in ("silent", "late"):
                 return
