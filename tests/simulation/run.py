@@ -262,9 +262,9 @@ class Schedule:
             case "step":
                 step_s = rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0))
                 self.say(f"the wall clock is set by {step_s:+.0f} s")
-                once = not self.clock.stepped_s and self.process.is_up and abs(step_s) > 60
+                once = not self.clock.steps and self.process.is_up and abs(step_s) > 60
                 self.watch.stepped = (self.loop.now, step_s) if once else None
-                self.clock.stepped_s += step_s
+                self.clock.step_wall(step_s)
             case "halt":
                 seconds = rng.choice((3.0, 30.0, 150.0))
                 self.say(f"{self.process.life.name} stands still for {seconds:.0f} s")

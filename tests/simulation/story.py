@@ -163,7 +163,7 @@ class People:
         """From the origin: the entry and for how many seconds an edge may keep it."""
         watch, told = self._watch, self._watch.told[paste_id]
         began_live = paste_id in watch.rows.pastes and self._is_live(told)
-        began_stepped_s = self._clock.stepped_s
+        steps = self._clock.steps
         calm = self._loop.now > self._weather.calm_from
 
         async def handler(process: Process) -> tuple[Entry, int]:
@@ -171,7 +171,7 @@ class People:
                 entry = await process.reading.read(paste_id)
             except NotFound:
                 still = paste_id in watch.rows.pastes and self._is_live(told)
-                if told.made and began_live and still and began_stepped_s == self._clock.stepped_s:
+                if told.made and began_live and still and steps == self._clock.steps:
                     watch.fail("G1", f"{paste_id} was answered 404 and is live")
                 raise
             except BodyMissing:
@@ -207,7 +207,7 @@ class People:
             self._count("read from the edge")
             if copy.body != body:
                 watch.fail("G15", f"the edge serves {paste_id} as {copy.body!r}")
-            if not self._is_live(told) and not self._clock.stepped_s:
+            if not self._is_live(told) and not self._clock.steps:
                 watch.fail("G11", f"the edge serves {paste_id} past its time")
             return
         asked_at = self._loop.now

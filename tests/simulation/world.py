@@ -48,11 +48,12 @@ class Witness(Protocol):
 
 
 class SimClock:
-    """The daemon's clocks. `stepped_s` is by how much somebody has set the wall clock."""
+    """The daemon's clocks. `stepped_s` is by how much somebody has set the wall clock, in `steps` steps."""
 
     def __init__(self, loop: SimLoop) -> None:
         self._loop = loop
         self.stepped_s = 0.0
+        self.steps = 0
 
     def now_ms(self) -> int:
         return int((WALL0_S + self._loop.now + self.stepped_s) * 1000)
@@ -62,6 +63,10 @@ class SimClock:
 
     def boottime(self) -> float:
         return self._loop.now
+
+    def step_wall(self, seconds: float) -> None:
+        self.stepped_s += seconds
+        self.steps += 1
 
 
 @dataclass(frozen=True)
