@@ -288,7 +288,10 @@ async def open_database(
     except sqlite3.Error as error:
         raise StartError(_remedy(path, error)) from error
     try:
-        await database._reader.open()
+        try:
+            await database._reader.open()
+        except sqlite3.Error as error:
+            raise StartError(_remedy(path, error)) from error
         try:
             if not database._has_reserve() and not database._renew_reserve():
                 log.warning("disk.low", file=path.name, wanted_bytes=2 * RESERVE_BYTES)
