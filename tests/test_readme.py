@@ -96,7 +96,7 @@ def test_the_second_command_is_the_one_that_ci_runs() -> None:
     steps = tests.strip().split(" &&\n")
     assert steps[-1].startswith(".venv/bin/pytest")
     assert ".venv/bin/pip install -q --require-hashes -r requirements.lock" in steps
-    assert {"varnish", "strace", "systemd", "curl", "python3-venv"} <= set(tests.split())
+    assert {"varnish", "strace", "systemd", "curl", "python3-venv", "e2fsprogs", "mount"} <= set(tests.split())
     everything = names((ROOT / "requirements.lock").read_text())
     assert requirements([*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]]) <= everything
 

@@ -7,21 +7,27 @@ import socket
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
+from typing import NoReturn
 
 import pytest
 
-__all__ = ["end", "free_port", "poll", "require", "wait_until"]
+__all__ = ["end", "free_port", "lack", "poll", "require", "wait_until"]
 
 
 def require(program: str) -> str:
     """The path of a program. Without it the test is skipped on a laptop, and fails where all the real parts must be
     there (PASTEBIN_TESTS_REQUIRE_REAL_PARTS=1), so that a broken installation can't look like success."""
     path = shutil.which(program, path=os.environ.get("PATH", "") + os.pathsep + "/usr/sbin")
-    if path is not None:
-        return path
+    if path is None:
+        lack(f"{program} is not installed")
+    return path
+
+
+def lack(what: str) -> NoReturn:
+    """This machine can't do what a real part needs: as above."""
     if os.environ.get("PASTEBIN_TESTS_REQUIRE_REAL_PARTS") == "1":
-        pytest.fail(f"{program} is not installed, and PASTEBIN_TESTS_REQUIRE_REAL_PARTS=1 asks for it")
-    pytest.skip(f"{program} is not installed")
+        pytest.fail(f"{what}, and PASTEBIN_TESTS_REQUIRE_REAL_PARTS=1 asks for it")
+    pytest.skip(what)
 
 
 def free_port() -> int:
