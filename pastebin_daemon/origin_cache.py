@@ -8,7 +8,9 @@ gets the text, not even a request that began before it (G2):
   leaves nothing behind.
 - Concurrent misses of one id share one fetch. A waiter that goes away takes nobody with it.
 - A tombstone lives longer than the longest fetch, and then goes: a fetch that starts later reads a database without the
-  row. Ids are never reused (G13), so a tombstone never hides anything that lives.
+  row. Ids are never reused (G13), so a tombstone never hides anything that lives. A process can stand still in between
+  (SIGSTOP, a machine that sleeps) and go on with the tombstone over and the fetch not: so a fetch, and whoever waited,
+  looks at the clock afterwards, and what took too long is not served.
 
 Bounded (G14): values by the sum of their weights, least recently used out first; tombstones by their life times the
 rate of endings (at 3,500 endings/s and 40 s about 140,000 ids, 20 MB).
@@ -33,7 +35,8 @@ class OriginCache(Generic[V]):
         self._bytes_max = bytes_max
         self._weigh = weigh
         self._fetch_max_s = fetch_max_s
-        self._life_s = 2 * fetch_max_s
+        self.life_s = 2 * fetch_max_s
+        """How long a tombstone stays. Who has waited for longer can't tell by it, and must not serve what he has."""
         self._bytes = 0
         self._values: OrderedDict[str, tuple[V, int]] = OrderedDict()
         self._fetches: dict[str, asyncio.Task[V | None]] = {}
@@ -68,7 +71,7 @@ class OriginCache(Generic[V]):
         """Set the tombstone, again if need be, and drop the value."""
         self._drop(key)
         self._tombstones.pop(key, None)
-        self._tombstones[key] = self._clock.monotonic() + self._life_s
+        self._tombstones[key] = self._clock.monotonic() + self.life_s
         self.sweep()
 
     def forget(self, key: str) -> None:
@@ -93,8 +96,11 @@ class OriginCache(Generic[V]):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _fill(self, key: str, load: Callable[[str], Awaitable[V | None]]) -> V | None:
+        began = self._clock.monotonic()
         async with asyncio.timeout(self._fetch_max_s):
             value = await load(key)
+        if self._clock.monotonic() - began > self._fetch_max_s:  # after a standstill the value can come before the timer
+            raise TimeoutError
         if value is not None and key not in self._tombstones:
             self._keep(key, value)
         return value

@@ -58,6 +58,7 @@ class Reading:
 
     async def read(self, paste_id: str) -> Entry:
         """The live paste and its body. Raises `NotFound`, `BodyMissing`, `StoreUnavailable`."""
+        began = self._clock.monotonic()
         entry = self._cache.get(paste_id)
         if entry is None:
             try:
@@ -66,19 +67,22 @@ class Reading:
                 raise StoreUnavailable(f"fetching the body of {paste_id} took too long") from error
             if entry is None:
                 raise NotFound(ABSENT)
-        self._check(entry.paste)
+        self._check(entry.paste, began)
         return entry
 
     async def look(self, paste_id: str) -> Paste:
-        """The live paste without its body. Raises `NotFound`."""
+        """The live paste without its body. Raises `NotFound`, `StoreUnavailable`."""
+        began = self._clock.monotonic()
         entry = self._cache.get(paste_id)
         paste = entry.paste if entry is not None else await self._database.read(pastes.find, paste_id)
         if paste is None:
             raise NotFound(ABSENT)
-        self._check(paste)
+        self._check(paste, began)
         return paste
 
-    def _check(self, paste: Paste) -> None:
+    def _check(self, paste: Paste, began: float) -> None:
+        if self._clock.monotonic() - began > self._cache.life_s:  # the process stood still: its tombstone may have gone
+            raise StoreUnavailable(f"reading {paste.id} took longer than a tombstone stays")
         if self._cache.is_buried(paste.id) or not paste.is_live(self._clock.now_ms()):
             raise NotFound(ABSENT)
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,3 +272,37 @@ async def test_many_readers_while_pastes_are_deleted_get_the_text_or_a_404_and_a
             group.create_task(delete(made[12:]))
         assert len(deleted) == 25
         assert it.metric("pastebin_body_missing_total") == 0
+
+
+@pytest.mark.parametrize("way", WITH_BODY)
+async def test_a_process_that_stood_still_in_a_fetch_until_the_tombstone_was_over(tmp_path: Path, way: str) -> None:
+    async with scene(tmp_path) as it:
+        made, other = await it.paste(TEXT), await it.paste(b"another")
+        hold = it.store.faults.hold("get")
+        early = getting(it, made, way)
+        await hold.reached.wait()
+        await it.delete(made)
+        it.clock.advance(150)
+        await it.delete(other)  # whose tombstone lets the old ones go
+        assert not it.daemon.cache.is_buried(made.id)
+        hold.go.set()
+        assert (await early)[0] == 503, "whether it is gone can't be told any more"
+        assert is_gone(await it.get(way.format(made.id))), "and nothing was kept"
+
+
+async def test_a_process_that_stood_still_in_a_look_at_the_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(tmp_path) as it:
+        made, other = await it.paste(TEXT), await it.paste(b"another")
+        read = it.database.read
+
+        async def slow(function: Any, *args: Any) -> Any:
+            found = await read(function, *args)
+            monkeypatch.undo()
+            await it.delete(made)
+            it.clock.advance(150)
+            await it.delete(other)
+            return found
+
+        monkeypatch.setattr(it.database, "read", slow)
+        assert (await it.get(f"api/v1/pastes/{made.id}"))[0] == 503
+        assert is_gone(await it.get(f"api/v1/pastes/{made.id}"))

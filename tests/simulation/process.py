@@ -172,8 +172,8 @@ class Process:
             self._watch.fail("G6", f"the loop {each.name} raised {error!r}")
 
     def _failed(self, failed: asyncio.Future[BaseException]) -> None:
-        if not failed.cancelled():
-            self._died(f"the database failed: {failed.result()!r}")
+        if not failed.cancelled():  # the end takes a few steps of the loop, in which requests go on
+            self._loop.call_later(0.01, self._died, f"the database failed: {failed.result()!r}")
 
     # --- what clients do
 

@@ -134,7 +134,9 @@ class Schedule:
             retention_ms=int(self.config.inbox.retention * 1000), purges=2, say=self.say,
             halt=self.loop.halt,
         )  # fmt: skip
-        self.busy_s = rng.choice((6.0, 15.0, 40.0))
+        self.busy_s = 40.0 if self.outages_only else rng.choice((6.0, 15.0, 40.0))
+        brisk = self.busy_s == 6.0 and rng.random() < 0.5
+        self._sweep_s = (0.3, 2.0) if brisk else (4.0, SWEEP_MAX_S)
         self.ends_at = self.loop.now + self.busy_s
         self.weather = self._draw_weather()
         self.store = Store(self.loop, self.weather, self.watch)
@@ -164,7 +166,7 @@ class Schedule:
     def _draw_config(self) -> Config:
         rng = self.rng
         if self.outages_only:
-            return _config("60s", "20s", "8s", 5, 8, "1h", "7d", "8d")
+            return _config("60s", "20s", "4s", 5, 3, "30s", "7d", "8d")
         lease, effect = rng.choice((("60s", "20s"), ("40s", "19s"), ("25s", "11s")))
         window, kept = rng.choice((("7d", "8d"), ("2h", "3h"), ("10m", "11m")))
         return _config(
@@ -209,7 +211,7 @@ class Schedule:
         self._number += 1
         self.process = Process(
             self._number, self.config, self.path, self.loop, self.clock, self.store, self.edge, self.watch, self._connect,
-            self._died, lambda: self.rng.uniform(4.0, SWEEP_MAX_S), self._rivals,
+            self._died, lambda: self.rng.uniform(*self._sweep_s), self._rivals,
         )  # fmt: skip
         self.watch.stepped = None  # what the clock says at the start is believed
         self.process.start()
@@ -260,8 +262,10 @@ class Schedule:
             return
         match rng.choice(("step", "halt", "halt rival", "leap", "stop", "replay", "discard", "copy", "kill", "bug")):
             case "step":
-                step_s = rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0))
+                step_s = rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0, 7200.0))
                 self.say(f"the wall clock is set by {step_s:+.0f} s")
+                if step_s > 3600 and self.clock.stepped_s > 0:
+                    step_s = 90.0  # two steps past the reap floor, while one PUT is on its way, are beyond G12
                 once = not self.clock.steps and self.process.is_up and abs(step_s) > 60
                 self.watch.stepped = (self.loop.now, step_s) if once else None
                 self.clock.step_wall(step_s)
@@ -305,7 +309,7 @@ class Schedule:
         if not process.is_up or process.life.dead:
             return
         self.say(f"{process.life.name} is stopped")
-        await process.stop(grace_s=25.0)
+        await process.stop(grace_s=self.rng.choice((4.0, 25.0)))
         if not process.life.dead:
             self.say(f"{process.life.name} has stopped")
             process.kill()
@@ -358,6 +362,7 @@ class Schedule:
         while loop.now < self.ends_at and not self.watch.violations:  # a leap puts it off
             self._turn(self.ends_at)
         self._heal()
+        self._turn(self.process.life.halted_until)
         self._go(lambda: all(actor.done() for actor in actors) and self.process.is_up, limit_s=1800.0)
         for actor in actors:
             if actor.done() and not self.watch.violations:
@@ -445,7 +450,9 @@ class Schedule:
             first = min(dues)
             wait_s = (max(due for due in dues if due < first + 60_000) - now_ms) / 1000
             if wait_s < 0:  # what is due waits for a turn, or for a breaker's next probe
-                wait_s = 0.0 if rows.jobs is not before else 10.0
+                wait_s = 0.0 if rows.jobs != before else 10.0
+            if wait_s > 30.0:
+                wait_s -= self.rng.choice((0.0, 0.0, 4.0))  # and perhaps there is a turn just before it is due
             self.say(f"{wait_s:.0f} s pass")
             self.loop.leap(wait_s)
             waited_s += wait_s + self.config.outbox.poll_interval + 3.0

@@ -81,6 +81,8 @@ class People:
         ]
         if rng.random() < 0.75:
             await asyncio.sleep(rng.random() * busy_s)
+            if rng.random() < 0.3:
+                readers.append(asyncio.ensure_future(self.read_and_come_back(made.paste.id, draft.body)))
             if rng.random() < 0.2:
                 await self.take_down(made.paste.id)
             else:
@@ -159,6 +161,13 @@ class People:
             else:
                 await self.read_by_edge(paste_id, body)
 
+    async def read_and_come_back(self, paste_id: str, body: bytes) -> None:
+        """Now, while it is perhaps being deleted, and when every tombstone of now has gone."""
+        await self.read(paste_id, body)
+        if self._rng.random() < 0.3:
+            await asyncio.sleep(30.0 + self._rng.random() * 30.0)
+            await self.read(paste_id, body)
+
     async def read(self, paste_id: str, body: bytes) -> tuple[Entry, int] | None:
         """From the origin: the entry and for how many seconds an edge may keep it."""
         watch, told = self._watch, self._watch.told[paste_id]
@@ -168,6 +177,10 @@ class People:
 
         async def handler(process: Process) -> tuple[Entry, int]:
             try:
+                if self._rng.random() < 0.3:
+                    await process.reading.look(paste_id)
+                    if told.gone:
+                        watch.fail("G2", f"{paste_id} was looked at after its 204")
                 entry = await process.reading.read(paste_id)
             except NotFound:
                 still = paste_id in watch.rows.pastes and self._is_live(told)
