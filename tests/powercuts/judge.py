@@ -136,7 +136,7 @@ async def judge(
             raise Violation("migrations", "the rows that it copies are not there")
         _kept(promises, states["pastebin"], _bodies(it, states))
         await _work_off(it, promises)
-        await _goes_on(it, promises)
+        await _goes_on(it)
         for database in it.databases.values():
             if (found := await _look(database, "pragma integrity_check")) != [("ok",)]:
                 raise Violation("integrity", f"after working off: {found[:3]}")
@@ -257,7 +257,7 @@ async def _work_off(it: Parts, promises: Promises) -> None:
             raise Violation("G15", f"the body of {row[0]} is another")
 
 
-async def _goes_on(it: Parts, promises: Promises) -> None:
+async def _goes_on(it: Parts) -> None:
     try:
         made = await it.creation.create(Draft(b"one more", None, None, None), None)
         await it.database.write(pastes.delete, made.paste.id, token_sha256(made.delete_token), PURGE_DELAYS_MS)

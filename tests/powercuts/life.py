@@ -351,7 +351,7 @@ def live(
                 life.refused.append(f"{type(end).__name__}: {end}")
             except Violation:
                 raise
-            except (NotFound, sqlite3.Error, Exception) as error:
+            except Exception as error:
                 raise Violation("errors", f"{error!r} is of no documented kind (in {recorder.chapter})") from error
 
     ids = patch.multiple("pastebin_daemon.ids", secrets=_Chance(seed), random=random.Random(seed))
