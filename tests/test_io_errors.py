@@ -7,12 +7,15 @@ The search is in tests/powercuts. By hand: `python -m tests.powercuts --only fau
 """
 
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from pastebin_daemon.database import open_database
+from pastebin_daemon.database import Database, open_database
 from pastebin_daemon.database.database import connect
+from pastebin_daemon.database.group_commit import GroupCommit
+from pastebin_daemon.database.lane import Member
 from pastebin_daemon.errors import StartError
 from tests.fakes import FakeClock
 from tests.faulty_sqlite import sqlite_error
@@ -36,6 +39,24 @@ def test_on_a_full_disk_reads_and_deletes_go_on(seed: int, bucket: bool) -> None
     cuts = small_disks(seed, bucket=bucket, limit=100)
     assert cuts.violation is None, told(cuts)
     assert cuts.count > 50
+
+
+def test_where_the_reserve_is_not_let_go_the_search_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def keep(database: Database, connection: sqlite3.Connection) -> None:
+        database.full = True
+
+    monkeypatch.setattr(Database, "_make_room", keep)
+    cuts = small_disks(1, bucket=True, limit=100)
+    assert cuts.violation is not None
+    assert cuts.violation.guarantee == "full"
+
+
+def test_where_a_failed_commit_is_acknowledged_the_search_finds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def acknowledge(group: GroupCommit, cause: Exception, members: Sequence[Member]) -> None:
+        group.fatal = cause
+
+    monkeypatch.setattr(GroupCommit, "_fail", acknowledge)
+    assert fault_life(1, bucket=True, each=1).violation is not None
 
 
 async def test_a_file_that_its_second_connection_cannot_open_is_told_as_one_that_the_first_cannot(
