@@ -64,6 +64,8 @@ class Promises:
     replayed: set[int] = field(default_factory=set)
     payloads: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Job → kind and payload, of every job that a commit has shown."""
+    swept: set[int] = field(default_factory=set)
+    """Jobs of which the inbox has known, and may know no more."""
     is_later: bool = False
 
     def advance(self, until: int) -> None:
@@ -104,6 +106,7 @@ class Promises:
     def show(self, state: State) -> None:
         for row in state.get("outbox", ()):
             self.payloads[row[0]] = (row[1], row[2])
+        self.swept |= {row[0] for row in state.get("inbox", ())}
 
     def under_way(self, file: str) -> Committed | None:
         """The commit of the file that comes next: the cut may have come inside of it."""
@@ -211,6 +214,8 @@ def _kept(promises: Promises, found: State, bodies: dict[str, bytes]) -> None:
         key = json.loads(payload).get("object")
         if consumer == 1 and key in bodies:
             raise Violation("G7", f"the inbox knows the effect of job {job}, and object {key} is there")
+    for job in promises.payloads.keys() - jobs.keys() - dead.keys() - {job for job, _ in done} - promises.swept:
+        raise Violation("G7", f"job {job} was acked, and the inbox does not know its effect")
     for row in found["pastes"]:
         if row[5] in promises.never:
             raise Violation("errors", f"{row[0]} is the paste of {promises.never[row[5]]}")
