@@ -164,7 +164,7 @@ class Database:
         """On the writer's thread, after SQLITE_FULL: let the reserve go, and empty the log into the file with it, before
         anything that is written now takes that space for the log."""
         self.full = True
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # gone already; or the disk refuses even that, and then there is no room
             self._reserve.unlink()
         with contextlib.suppress(sqlite3.Error):
             _cut_log(connection)
