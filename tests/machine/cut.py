@@ -22,7 +22,7 @@ from tests.process import child
 from tests.real import lack, poll, require, wait_until
 from tests.traffic import edge
 
-__all__ = ["cut_once", "new_image"]
+__all__ = ["attached", "cut_once", "mounted", "new_image"]
 
 SHUTDOWN = 0x8004587D
 """EXT4_IOC_SHUTDOWN, and its flag for a log that is not flushed."""
