@@ -19,7 +19,7 @@ from tests.machine.clients import Record
 from tests.process import ROOT, Child, child, python
 from tests.real import poll, require
 
-__all__ = ["SETTINGS", "hold_to_account", "inside", "work_off"]
+__all__ = ["SETTINGS", "examined", "hold_to_account", "inside", "work_off"]
 
 SETTINGS: dict[str, object] = {
     "outbox.poll_interval": "50ms",

@@ -21,6 +21,7 @@ from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from http import HTTPStatus
 from types import TracebackType
+from typing import Self
 
 __all__ = [
     "Answer", "Cut", "FailKeys", "Fault", "FaultProxy", "Hang", "Hold", "LoseAnswer", "Reset", "Seen", "error_xml",
@@ -128,7 +129,7 @@ class FaultProxy:
         """All is well again. Who hangs already goes on hanging."""
         self._scripts.clear()
 
-    async def __aenter__(self) -> "FaultProxy":
+    async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._on_connection, "127.0.0.1", self.port, ssl=self._ssl)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
