@@ -68,6 +68,10 @@ class ChildClock(SystemClock):
         self._passed_s += seconds
         self.passed = True
 
+    def step(self, seconds: float) -> None:
+        """Somebody sets the clock: only the wall clock moves."""
+        self._wall_ms += int(seconds * 1000)
+
 
 @dataclass(frozen=True)
 class Committed:
@@ -165,6 +169,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--die-on", type=int, default=1, help="the time at which it is reached that counts")
     parser.add_argument("--ahead", type=float, default=0.0, help="how far the wall clock is ahead, in seconds")
     parser.add_argument("--jump", type=float, default=7200.0, help="how much time passes at a SIGUSR1, in seconds")
+    parser.add_argument("--step", type=float, default=0.0, help="by how much a SIGUSR2 sets the clock, in seconds")
     parser.add_argument("--brisk", action="store_true", help="turn the sweepers every 50 ms")
     parser.add_argument("--stuck", action="store_true", help="have one more loop, which hangs")
     parser.add_argument("--synchronous", default="", help="in the place of FULL")
@@ -186,6 +191,7 @@ def main() -> None:
     @asynccontextmanager
     async def assemble(config: Config, environ: Mapping[str, str]) -> AsyncIterator[Daemon]:
         asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, clock.let_pass, options.jump)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, clock.step, options.step)
         async with assembled(config, environ, clock=clock, open_purger=purger_watched) as daemon:
             databases = [daemon.database]
             if isinstance(daemon.store, LocalStore):
