@@ -14,7 +14,7 @@ from tests.machine.injected import Fault, inject, injected_once, strace
 from tests.machine.judge import SETTINGS, hold_to_account
 from tests.process import child
 
-SEEDS = 8
+SEEDS = 6
 METADATA, BODIES = "pastebin.sqlite-wal", "bodies.sqlite-wal"
 
 
