@@ -1,6 +1,7 @@
 """What goes on around a daemon that is a child process: clients that remember what they were told, and an edge."""
 
 import asyncio
+import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -96,6 +97,8 @@ class Ledger:
     """Their end was asked for."""
     ended: set[str] = field(default_factory=set)
     """Their end was confirmed."""
+    ended_at: dict[str, float] = field(default_factory=dict)
+    """When the confirmation arrived, by time.monotonic."""
     lost: dict[str, tuple[bytes, bool]] = field(default_factory=dict)
     """Creates without an answer, by their idempotency key: the body, and whether it was to be mortal."""
 
@@ -118,14 +121,18 @@ class Ledger:
         self.asked.add(told.id)
         async with http.delete(f"{url}/api/v1/pastes/{told.id}", headers={"X-Delete-Token": told.token}) as answer:
             assert answer.status == 204, await answer.text()
-            self.ended.add(told.id)
+            self._confirm(told)
 
     async def take_down(self, http: aiohttp.ClientSession, admin: str, told: Told) -> None:
         self.asked.add(told.id)
         order = {"id": told.id, "reason": "a test", "by": "a test"}
         async with http.post(f"{admin}/api/v1/takedown", json=order) as answer:
             assert answer.status == 200, await answer.text()
-            self.ended.add(told.id)
+            self._confirm(told)
+
+    def _confirm(self, told: Told) -> None:
+        self.ended.add(told.id)
+        self.ended_at[told.id] = time.monotonic()
 
 
 async def press(it: Child, ledger: Ledger, *, turns: int, clients: int = 3) -> None:
