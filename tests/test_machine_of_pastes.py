@@ -80,6 +80,13 @@ class Pastes(Machine):
 
     # --- creates
 
+    @rule(lifetime_ms=st.sampled_from((None, 1, 1000)), count=st.integers(1, 3))
+    def create(self, lifetime_ms: int | None, count: int) -> None:
+        for _ in range(count):
+            self.begin_upload(lifetime_ms, 10, is_text=True, title=None, bytes_max=0)
+            self.drafts.insert(0, self.drafts.pop())
+            self.commit(0, None, b"a" * 32, 0)
+
     @rule(
         lifetime_ms=st.sampled_from((None, 1, 1000, 50_000)), size=st.integers(1, 400), is_text=st.booleans(),
         title=st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=5),

@@ -27,6 +27,8 @@ SEARCHERS = {
     "model": [*_PYTEST, "tests/test_protocol_model.py"],
     "machines": [*_PYTEST, *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/test_machine_*.py")))],
     "powercuts": [*_PYTEST, "tests/test_power_cuts.py"],
+    "races": [*_PYTEST, "tests/test_delete_races.py"],
+    "ioerrors": [*_PYTEST, "tests/test_io_errors.py"],
 }
 
 

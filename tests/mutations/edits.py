@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 __all__ = ["EDITS", "Edit"]
 
-CUTS, MACHINES, MODEL, SIMULATION = "powercuts", "machines", "model", "simulation"
+CUTS, ERRORS, MACHINES, MODEL, RACES, SIMULATION = "powercuts", "ioerrors", "machines", "model", "races", "simulation"
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ EDITS = (
         "database/group_commit.py",
         '            member.fail(DatabaseUnavailable(f"the outcome of a commit is unknown: {cause!r}"))',
         "            pass",
-        (SIMULATION, CUTS),
+        (SIMULATION, ERRORS),
     ),
     Edit(
         "a full disk is not told",
@@ -225,7 +225,7 @@ EDITS = (
         "database/group_commit.py",
         "                    member.fail(_no_space(member, full))  # the reserve is for those that make room",
         "                    pass",
-        (SIMULATION, CUTS),
+        (SIMULATION, ERRORS),
     ),
     Edit(
         "on after an unknown outcome",
@@ -233,7 +233,7 @@ EDITS = (
         "database/group_commit.py",
         "        self.fatal = cause\n",
         "",
-        (SIMULATION, CUTS),
+        (SIMULATION, ERRORS),
     ),
     Edit(
         "synchronous = NORMAL",
@@ -274,6 +274,7 @@ EDITS = (
         "origin_cache.py",
         "if self._clock.monotonic() - began > self._fetch_max_s:",
         "if False:",
+        (RACES,),
     ),
     Edit("cached pastes outlive their time", "G11", "reading.py", " or not paste.is_live(self._clock.now_ms()):", ":"),
     Edit(
@@ -346,6 +347,13 @@ EDITS = (
         "sweepers.py",
         "return wall_ms if now >= self._paused_until else None",
         "return wall_ms",
+    ),
+    Edit(
+        "expiry goes by the transaction's time",
+        "clock",
+        "pastes.py",
+        "(min(until_ms, tx.now_ms), limit),",
+        "(tx.now_ms, limit),",
     ),
     Edit(
         "two creates under one key",

@@ -260,15 +260,31 @@ class Schedule:
         await asyncio.sleep(rng.random() * self.busy_s)
         if not self.faulty:
             return
-        match rng.choice(("step", "halt", "halt rival", "leap", "stop", "replay", "discard", "copy", "kill", "bug")):
+        match rng.choice(
+            (
+                "step",
+                "step in a create",
+                "halt",
+                "halt rival",
+                "leap",
+                "stop",
+                "replay",
+                "discard",
+                "copy",
+                "kill",
+                "bug",
+            )
+        ):
             case "step":
-                step_s = rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0, 7200.0))
-                self.say(f"the wall clock is set by {step_s:+.0f} s")
-                if step_s > 3600 and self.clock.stepped_s > 0:
-                    step_s = 90.0  # two steps past the reap floor, while one PUT is on its way, are beyond G12
-                once = not self.clock.steps and self.process.is_up and abs(step_s) > 60
-                self.watch.stepped = (self.loop.now, step_s) if once else None
-                self.clock.step_wall(step_s)
+                self._step(rng.choice((-7200.0, -90.0, -20.0, 45.0, 90.0, 7200.0)))
+            case "step in a create":
+                self.weather.slow = 0.3
+                for _ in range(40):
+                    if self.watch.rows.uploads:
+                        break
+                    await asyncio.sleep(0.1)
+                if self.faulty:
+                    self._step(7200.0)
             case "halt":
                 seconds = rng.choice((3.0, 30.0, 150.0))
                 self.say(f"{self.process.life.name} stands still for {seconds:.0f} s")
@@ -293,6 +309,14 @@ class Schedule:
                 self._kill()
             case "bug":
                 await self.people.enqueue_rogue()
+
+    def _step(self, seconds: float) -> None:
+        if seconds > 3600 and self.clock.stepped_s > 0:
+            seconds = 90.0  # two steps past the reap floor, while one PUT is on its way, are beyond G12
+        self.say(f"the wall clock is set by {seconds:+.0f} s")
+        once = not self.clock.steps and self.process.is_up and abs(seconds) > 60
+        self.watch.stepped = (self.loop.now, seconds) if once else None
+        self.clock.step_wall(seconds)
 
     def _leap(self, seconds: float) -> None:
         self.say(f"{seconds:.0f} s pass")
@@ -451,7 +475,7 @@ class Schedule:
             wait_s = (max(due for due in dues if due < first + 60_000) - now_ms) / 1000
             if wait_s < 0:  # what is due waits for a turn, or for a breaker's next probe
                 wait_s = 0.0 if rows.jobs != before else 10.0
-            if wait_s > 30.0:
+            if wait_s > 8.0:
                 wait_s -= self.rng.choice((0.0, 0.0, 4.0))  # and perhaps there is a turn just before it is due
             self.say(f"{wait_s:.0f} s pass")
             self.loop.leap(wait_s)

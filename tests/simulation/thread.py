@@ -52,7 +52,11 @@ class InlineThread:
         changes = self._conn.total_changes
         self.begins()
         function()
-        if self._conn.total_changes != changes and not self._conn.in_transaction:
+        if self._conn.total_changes != changes:
+            if (
+                self._conn.in_transaction
+            ):  # its COMMIT failed: no one uses the handle again, and at the end this goes back
+                self._conn.execute("rollback")
             self.has_changed(self._conn)
 
     def join(self) -> None:
