@@ -1,4 +1,5 @@
-"""A process that may open few files, and more connections than that: it bears them, and is itself again when they go."""
+"""Files that are not there: few that may be open, which it bears; and a database that somebody moved away, on whose place no
+new and empty one is ever begun."""
 
 import asyncio
 import os
@@ -42,4 +43,27 @@ async def test_more_connections_than_files_are_borne_and_forgotten(tmp_path: Pat
         assert record.lies == []
         it.send(signal.SIGTERM)
         assert await it.ended() == 0, it.log()[-2000:]
+    await hold_to_account(tmp_path, SETTINGS, record)
+
+
+async def test_a_database_that_was_moved_away_is_missed_and_not_begun_anew(tmp_path: Path) -> None:
+    record = Record()
+    state, away = tmp_path / "state", tmp_path / "away"
+    async with child(tmp_path, SETTINGS) as it, aiohttp.ClientSession() as http:
+        made = await record.create(http, it.url, b"x")
+        assert made is not None
+        away.mkdir()
+        for file in state.glob("pastebin.sqlite*"):
+            if not file.name.endswith(".reserve"):
+                file.rename(away / file.name)
+        assert await record.create(http, it.url, b"into a file that no start will find") is None
+        assert await it.ended() == 1, it.log()[-2000:]
+        assert "was moved or replaced while it was in use" in it.log()
+    async with child(tmp_path, SETTINGS, waits=False) as it:
+        assert await it.ended() == 1
+        assert "pastebin.sqlite is gone" in it.log()
+        assert "put it back" in it.log()
+    assert not (state / "pastebin.sqlite").exists()
+    for file in away.iterdir():
+        file.rename(state / file.name)
     await hold_to_account(tmp_path, SETTINGS, record)

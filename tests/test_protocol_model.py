@@ -199,6 +199,20 @@ def test_the_sql_takes_every_step_as_the_model_does(steps: set[Step], connection
             assert found_in(tx) == after, f"{name} by {owner}: {before} {claim}"
 
 
+def test_nobody_takes_what_is_held_or_not_due(steps: set[Step], connection: sqlite3.Connection) -> None:
+    tried = 0
+    for before in {before for _, before, *_ in steps}:
+        job = before[0]
+        if job is not None and (job.state == "dead" or job.at > 0):
+            with put_into(connection, before) as tx:
+                assert outbox.claim(tx, KIND, "C", LEASE * TICK_MS, 10) == []
+                assert outbox.reclaim(tx, KIND, "C", LEASE * TICK_MS, ATTEMPTS_MAX) == []
+                assert outbox.bury_exhausted(tx, KIND, CONSUMER, ATTEMPTS_MAX, 10) == (set(), set())
+                assert found_in(tx) == before
+            tried += 1
+    assert tried > 100
+
+
 @pytest.mark.parametrize("lock", ["owner", "generation"])
 def test_each_of_the_two_locks_holds_by_itself(steps: set[Step], connection: sqlite3.Connection, lock: str) -> None:
     """A settlement that has the one right and the other wrong, which no order of events leads to, moves nothing."""

@@ -175,6 +175,9 @@ class Database:
         except FileNotFoundError:
             return False
 
+    def _was_lost(self) -> bool:
+        return self._has_reserve() and not self.path.exists()
+
     def _renew_reserve(self) -> bool:
         """Set the reserve aside, if there is as much again beside it. Says whether there was."""
         try:
@@ -280,6 +283,11 @@ async def open_database(
     if sqlite3.sqlite_version_info < (3, 38):
         raise StartError(f"SQLite {sqlite3.sqlite_version} is too old: 3.38 or newer is needed (Debian 12 has 3.40)")
     database = Database(path, clock, observe)
+    if database._was_lost():
+        raise StartError(
+            f"{path} is gone, and its reserve beside it says that it was there: put it back, or restore the directory from "
+            f"a backup; to begin anew with nothing, remove {database._reserve.name} too"
+        )
     database._writer = Lane(path, connect, _prepare_writer(schema), database._group.take, database._written)
     database._reader = Lane(path, connect, _prepare_reader, database._take_reads, lambda members: None)
     try:

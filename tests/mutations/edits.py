@@ -57,7 +57,7 @@ EDITS = (
         "outbox.py",
         "state = 'leased' and kind = :kind and lease_ms <= :now\"\n        \" and attempts",
         "state = 'leased' and kind = :kind and lease_ms <= :now + 5000\"\n        \" and attempts",
-        (SIMULATION, MODEL),
+        (MODEL, SIMULATION),
     ),
     Edit(
         "claims take what is leased",

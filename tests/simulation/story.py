@@ -172,7 +172,6 @@ class People:
         """From the origin: the entry and for how many seconds an edge may keep it."""
         watch, told = self._watch, self._watch.told[paste_id]
         began_live = paste_id in watch.rows.pastes and self._is_live(told)
-        steps = self._clock.steps
         calm = self._loop.now > self._weather.calm_from
 
         async def handler(process: Process) -> tuple[Entry, int]:
@@ -184,7 +183,8 @@ class People:
                 entry = await process.reading.read(paste_id)
             except NotFound:
                 still = paste_id in watch.rows.pastes and self._is_live(told)
-                if told.made and began_live and still and steps == self._clock.steps:
+                sure = told.expires_ms is None or not self._clock.steps  # set back, it may have been over once
+                if told.made and began_live and still and sure:
                     watch.fail("G1", f"{paste_id} was answered 404 and is live")
                 raise
             except BodyMissing:
