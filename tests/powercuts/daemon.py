@@ -305,7 +305,7 @@ def _tell_settlements(dispatcher: Dispatcher, note: Callable[[Fact], None]) -> N
                 note(Settled(frozenset(moved[transition]), transition))
         account(plan, moved, outcomes)
 
-    dispatcher._account = told  # type: ignore[method-assign]
+    dispatcher._account = told  # type: ignore[method-assign]  # so that what was settled is heard of
 
 
 def _tell_returns(database: Database, file: str, counts: Mapping[str, int], note: Callable[[Fact], None]) -> None:

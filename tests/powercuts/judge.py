@@ -162,7 +162,7 @@ async def _state(database: Database) -> State:
 def _bodies(it: Parts, states: dict[str, State]) -> dict[str, bytes]:
     if "bodies" in states:
         return {row[0]: row[2] for row in states["bodies"]["objects"]}
-    return {key: found.body for key, found in it.store.objects.items()}  # type: ignore[union-attr]
+    return {key: found.body for key, found in it.store.objects.items()}  # type: ignore[union-attr]  # it is the fake one here
 
 
 def _one_commits(promises: Promises, file: str, found: State, *, exact: bool) -> None:

@@ -142,7 +142,7 @@ class Life:
                 yield
             finally:
                 if self.objects is not None:
-                    self.objects = {key: found.body for key, found in self.it.store.objects.items()}  # type: ignore[union-attr]
+                    self.objects = {key: found.body for key, found in self.it.store.objects.items()}  # type: ignore[union-attr]  # it is the fake one here
 
     def _check_failed(self) -> None:
         for database in self.it.databases.values():
