@@ -99,9 +99,8 @@ class OriginCache(Generic[V]):
         began = self._clock.monotonic()
         async with asyncio.timeout(self._fetch_max_s):
             value = await load(key)
-        if (
-            self._clock.monotonic() - began > self._fetch_max_s
-        ):  # after a standstill the value can come before the timer
+        # After a standstill the value can come before the timer does.
+        if self._clock.monotonic() - began > self._fetch_max_s:
             raise TimeoutError
         if value is not None and key not in self._tombstones:
             self._keep(key, value)

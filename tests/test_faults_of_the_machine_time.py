@@ -29,13 +29,21 @@ async def test_stopped_in_an_effect_for_longer_than_its_lease_it_settles_nothing
         ):
             made = await record.create(http, it.url, b"x")
             assert made is not None
+            async with http.post(it.url, data=b"until the clock has moved", params={"expires_in": "60"}) as answer:
+                mortal = (await answer.text()).strip().rpartition("/")[2]
             cache.hang()
             assert await record.delete(http, it.url, made) == 204
             await poll(lambda: _is_in(made.id, cache.hanging), "the purge is on its way")
             it.send(signal.SIGSTOP)
             it.send(signal.SIGUSR1)  # stays pending until it goes on
-            cache.answer()
             it.send(signal.SIGCONT)
+
+            async def has_moved() -> bool:
+                async with http.get(f"{it.url}/{mortal}/raw") as answer:
+                    return answer.status == 404
+
+            await poll(has_moved, "the clock has moved")
+            cache.answer()
 
             async def was_lost() -> bool:
                 return "claim.lost" in it.log()

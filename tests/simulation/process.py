@@ -158,7 +158,7 @@ class Process:
         run = consumer.run
 
         async def told(claims: Any) -> Any:
-            self._watch.running([claim.job for claim in claims], consumer.number)
+            self._watch.running([(claim.job, claim.generation) for claim in claims])
             return await run(claims)
 
         vars(consumer)["run"] = told

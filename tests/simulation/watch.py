@@ -137,6 +137,8 @@ class Watch:
         self._purged: dict[str, float] = {}
         self._enqueued: dict[int, float] = {}
         self._known: dict[int, Job] = {}
+        self._was_done: dict[tuple[int, int], bool] = {}
+        """Of each claim, whether the inbox had the job's row."""
 
     def fail(self, guarantee: str, text: str) -> None:
         self.say(f"VIOLATION {guarantee}: {text}")
@@ -167,11 +169,13 @@ class Watch:
         self.say(f"the edge drops {tag}")
         self._purged[tag] = self._now()
 
-    def running(self, jobs: Iterable[int], consumer: int) -> None:
-        """The effects of these jobs are about to begin."""
-        for job in jobs:
-            if (job, consumer) in self.rows.inbox:
-                self.fail("G9", f"job {job} is done again, and the inbox has its row")
+    def running(self, claims: Iterable[tuple[int, int]]) -> None:
+        """The effects of these claims (job and generation) are about to begin."""
+        for job, generation in claims:
+            if self._was_done.get(
+                (job, generation)
+            ):  # a row that came after the claim is nobody's fault: twice is once
+                self.fail("G9", f"job {job} is done again, and the inbox had its row when it was claimed")
 
     # --- commits
 
@@ -190,6 +194,9 @@ class Watch:
         new_jobs = self._judge_new_jobs(before, after, now_ms)
         self._judge_pastes(before, after, new_jobs, now_ms)
         self._judge_uploads(before, after, new_jobs)
+        for job, row in after.jobs.items():
+            if row.state == "leased":
+                self._was_done.setdefault((job, row.generation), (job, CONSUMERS[row.kind]) in before.inbox)
         for job, old in before.jobs.items():
             new = after.jobs.get(job)
             if new is not old and new != old:
@@ -374,3 +381,4 @@ class Watch:
         self.leaked |= set(self.store.objects) - known
         self._enqueued.clear()
         self._known = dict(self.rows.jobs)
+        self._was_done.clear()
