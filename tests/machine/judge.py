@@ -76,8 +76,8 @@ async def work_off(it: Child, http: aiohttp.ClientSession, record: Record) -> No
     async def is_done() -> bool:
         nonlocal found
         found = await examined(it)
-        if found["jobs"] and all(error is not None and error.startswith(NOT_THERE) for error in found["jobs"]):
-            it.send(signal.SIGUSR1)  # a reap that found nothing looks once more
+        if all(error is not None and error.startswith(NOT_THERE) for error in found["jobs"]):
+            it.send(signal.SIGUSR1)  # a reap that found nothing looks once more; an upload that time cut off grows old
         return not found["jobs"] and not found["uploads"]
 
     await poll(is_done, "every job is done")
