@@ -52,10 +52,11 @@ async def heal(
         it.send(signal.SIGUSR1)
 
         async def is_empty() -> bool:
+            uploads = look(directory, "select object from uploads")  # first, since they become jobs
             jobs = look(directory, "select last_error from outbox")
             if jobs and all(error is not None and error.startswith(NOT_THERE) for (error,) in jobs):
                 it.send(signal.SIGUSR1)  # reaps that found nothing look once more, when they are as old as the floor
-            return not jobs and not look(directory, "select object from uploads")
+            return not uploads and not jobs
 
         await poll(is_empty, "every job is done")
         assert look(directory, "select * from dead_letters") == []

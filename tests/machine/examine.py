@@ -21,9 +21,9 @@ def main() -> None:
 
     metadata, bodies = "pastebin.sqlite", "bodies.sqlite"
     found = {
+        "uploads": ask(metadata, "select object from uploads"),  # first, since they become jobs
         "jobs": ask(metadata, "select last_error from outbox"),
         "dead": ask(metadata, "select last_error from dead_letters"),
-        "uploads": ask(metadata, "select object from uploads"),
         "live": ask(metadata, "select id from pastes"),
         "owned": ask(metadata, "select object from pastes"),
         "stored": ask(bodies, "select key from objects"),
