@@ -76,9 +76,11 @@ async def work_off(it: Child, http: aiohttp.ClientSession, record: Record) -> No
     async def is_done() -> bool:
         nonlocal found
         found = await examined(it)
+        if not found["jobs"] and not found["uploads"]:
+            return True
         if all(error is not None and error.startswith(NOT_THERE) for error in found["jobs"]):
             it.send(signal.SIGUSR1)  # a reap that found nothing looks once more; an upload that time cut off grows old
-        return not found["jobs"] and not found["uploads"]
+        return False
 
     await poll(is_done, "every job is done")
     assert found["dead"] == []
