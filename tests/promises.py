@@ -56,15 +56,15 @@ async def heal(
             jobs = look(directory, "select last_error from outbox")
             if jobs and all(error is not None and error.startswith(NOT_THERE) for (error,) in jobs):
                 it.send(signal.SIGUSR1)  # reaps that found nothing look once more, when they are as old as the floor
-            return not uploads and not jobs
+            stored_now = stored(directory) if bucket is None else set(await bucket.keys())
+            return not uploads and not jobs and owned(directory) == stored_now
 
-        await poll(is_empty, "every job is done")
+        await poll(is_empty, "every job is done, and the store holds what live rows have")
         assert look(directory, "select * from dead_letters") == []
         await check_promises(it, http, ledger, expired=True)
         assert cache is None or all(cache.purged[paste] >= 2 for paste in gone), (
             "and once more after the longest answer"
         )
-        assert owned(directory) == (stored(directory) if bucket is None else set(await bucket.keys()))
         it.send(signal.SIGTERM)
         assert await it.ended() == 0, it.log()
 

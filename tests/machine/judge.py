@@ -77,7 +77,7 @@ async def work_off(it: Child, http: aiohttp.ClientSession, record: Record) -> No
         nonlocal found
         found = await examined(it)
         if not found["jobs"] and not found["uploads"]:
-            return True
+            return sorted(found["owned"]) == sorted(found["stored"])
         if all(error is not None and error.startswith(NOT_THERE) for error in found["jobs"]):
             it.send(signal.SIGUSR1)  # a reap that found nothing looks once more; an upload that time cut off grows old
         return False
