@@ -258,6 +258,7 @@ EDITS = (
         "reading.py",
         "if self._cache.is_buried(paste.id) or not paste.is_live(",
         "if not paste.is_live(",
+        (RACES, SIMULATION),
     ),
     # A waiter of a fetch looks at it too, and so does the reader, a moment later: either of them would be enough.
     Edit(
