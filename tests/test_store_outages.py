@@ -22,7 +22,7 @@ from tests.real.moto import Bucket, new_bucket, running_moto
 from tests.support import Harness, running
 
 HOUR_S = 3600
-LIMIT_MS = 600  # of the stores that hang
+LIMIT_MS = 1000  # of the stores that hang; a well one answers in some ms, and on a busy machine in some hundred
 
 FAULTS: dict[str, Fault] = {
     "500": Answer(500, error_xml("InternalError")),
@@ -81,6 +81,14 @@ class Scene:
 
     async def jobs(self) -> list[tuple[str, str, int]]:
         return await self.it.rows("select kind, state, attempts from outbox order by id")
+
+    async def settle(self) -> None:
+        """The store is well, and what waits is done. A busy machine may let a request pass its limit: it is tried again."""
+        for _ in range(5):
+            await self.it.drain()
+            if not await self.jobs():
+                return
+            self.clock.advance(HOUR_S)
 
     async def assert_nothing_is_left(self) -> None:
         assert await self.jobs() == []
@@ -165,7 +173,7 @@ async def test_deletes_are_204_while_the_store_fails_them_and_drain_once_it_is_w
     if method == "DELETE":  # a store that knows no bulk delete
         scene.store.next(Answer(501, error_xml("NotImplemented")), method="POST")
         await it.delete(await it.paste(b"first"))
-        await it.drain()
+        await scene.settle()
     kept = await it.paste(b"kept")
     doomed = [await it.paste(b"doomed") for _ in range(3)]
     expiring = await it.paste(b"expiring", expires_in="10m")
@@ -185,7 +193,7 @@ async def test_deletes_are_204_while_the_store_fails_them_and_drain_once_it_is_w
     assert it.metric("pastebin_outbox_settled_total", consumer="object-delete", result="give_back") >= 4
 
     scene.store.clear()
-    await it.drain()
+    await scene.settle()
     await scene.assert_nothing_is_left()
     assert await it.get(f"{kept.id}/raw") == (200, b"kept")
 
@@ -213,7 +221,7 @@ async def test_an_outage_of_everything_loses_nothing_over_a_restart(
 
         scene.store.clear()
         clock.advance(HOUR_S)
-        await it.drain()
+        await scene.settle()
         await scene.assert_nothing_is_left()
         assert await it.get(f"{kept.id}/raw") == (200, b"kept")
         assert await it.get(f"{doomed[2].id}/raw") == (200, b"doomed")
