@@ -89,10 +89,14 @@ class Record:
         return status
 
     async def check(self, http: aiohttp.ClientSession, url: str) -> set[str]:
-        """Read every paste; the result: those that are there. Here a refusal is a lie, since all is well again."""
+        """Read every paste; the result: those that are there. Here a refusal is a lie, since all is well again: one that
+        stays, since a store's short limit may pass once on a busy machine."""
         there = set()
         for paste in self.pastes:
-            status = await self.read(http, url, paste)
+            for _ in range(10):
+                status = await self.read(http, url, paste)
+                if status != 503:
+                    break
             if status == 200:
                 there.add(paste.id)
             elif status != 404:
