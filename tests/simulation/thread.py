@@ -8,6 +8,7 @@ nobody told.
 
 import asyncio
 import sqlite3
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -26,6 +27,7 @@ class InlineThread:
         self._connector = connector
         self._conn: sqlite3.Connection
         self._free_at = 0.0
+        self._posted: deque[tuple[asyncio.TimerHandle, Callable[[], Any]]] = deque()
         loop = asyncio.get_running_loop()
         assert isinstance(loop, SimLoop)
         self._loop = loop
@@ -43,9 +45,11 @@ class InlineThread:
 
     def post(self, function: Callable[[], Any]) -> None:
         self._free_at = max(self._loop.now + self.delay(), self._free_at + 1e-9)
-        self._loop.call_at(self._free_at, self._run, function, context=self._life.context)
+        handle = self._loop.call_at(self._free_at, self._run, function, context=self._life.context)
+        self._posted.append((handle, function))
 
     def _run(self, function: Callable[[], Any]) -> None:
+        self._posted.popleft()
         if self.has_changed is None or self.begins is None:
             function()
             return
@@ -63,4 +67,9 @@ class InlineThread:
         pass
 
     async def close(self) -> None:
+        """As on a thread: what was posted before is done first, also after a standstill, when all is due at once."""
+        while self._posted:
+            handle, function = self._posted[0]
+            handle.cancel()
+            self._run(function)
         self._conn.close()
