@@ -12,7 +12,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "rfc3339"]
+__all__ = ["Clock", "SystemClock", "rfc3339", "spoken_time"]
 
 
 class Clock(Protocol):
@@ -39,3 +39,15 @@ class SystemClock:
 def rfc3339(ms: int) -> str:
     """`2026-12-04T09:30:00Z`: whole seconds, rounded down, as the API gives times."""
     return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def spoken_time(ms: int) -> str:
+    """`4 December 2026, 09:30 UTC`, for people: whole minutes, rounded down."""
+    at = datetime.fromtimestamp(ms // 1000, UTC)
+    return f"{at.day} {_MONTHS[at.month - 1]} {at.year}, {at:%H:%M} UTC"
+
+
+_MONTHS = (
+    "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+    "December",
+)  # fmt: skip

@@ -43,6 +43,7 @@ from pastebin_daemon.config_sections import (
     Outbox,
     Pastes,
     Server,
+    Site,
     Storage,
     Uploads,
 )
@@ -60,7 +61,7 @@ from pastebin_daemon.section import Section
 
 __all__ = [
     "S3", "Access", "Admin", "Bodies", "Cache", "Config", "ConfigProblems", "Edge", "Idempotency", "Inbox",
-    "Limits", "Log", "Outbox", "Pastes", "Server", "Storage", "Uploads", "credential", "defaults",
+    "Limits", "Log", "Outbox", "Pastes", "Server", "Site", "Storage", "Uploads", "credential", "defaults",
     "keys", "load",
 ]  # fmt: skip
 

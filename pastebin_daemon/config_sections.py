@@ -32,7 +32,7 @@ from pastebin_daemon.section import (
 
 __all__ = [
     "S3", "Access", "Admin", "Bodies", "Cache", "Config", "Edge", "Idempotency", "Inbox", "Limits", "Log", "Outbox",
-    "Pastes", "Server", "Storage", "Uploads",
+    "Pastes", "Server", "Site", "Storage", "Uploads",
 ]  # fmt: skip
 
 _LATER = ("nginx", "cloudflare", "fastly", "bunny", "cloudfront")
@@ -155,6 +155,22 @@ class Access(Section):
     create_tokens_file: OptionalPath = default("")  # None: anyone may create
 
 
+_LINE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]"
+
+
+class Site(Section):
+    name: Annotated[
+        str, spelt(rf"{_LINE}{{1,60}}", 'is not a name; write one line of 1 to 60 characters, such as "Pastebin"')
+    ] = "Pastebin"
+    notice: Annotated[
+        str, spelt(rf"{_LINE}{{0,300}}", "is not a line of text of at most 300 characters; write one")
+    ] = ""
+    contact: Annotated[
+        str,
+        spelt(rf"{_LINE}{{0,200}}", "is not a line of text; write an address of mail or of the web, or leave it out"),
+    ] = ""
+
+
 class Log(Section):
     format: Literal["auto", "json", "console"] = "auto"
     level: Literal["debug", "info", "warning", "error"] = "info"
@@ -174,4 +190,5 @@ class Config(Section):
     cache: Cache = Cache()
     limits: Limits = Limits()
     access: Access = Access()
+    site: Site = Site()
     log: Log = Log()

@@ -17,10 +17,10 @@ and finish or give back what they hold; then the loops end, and the database clo
 """
 
 import asyncio
+import dataclasses
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from aiohttp import web
@@ -39,6 +39,8 @@ from pastebin_daemon.edge import EdgePurger, NoEdge
 from pastebin_daemon.edge.drivers import drivers
 from pastebin_daemon.errors import Misconfigured
 from pastebin_daemon.health import Health
+from pastebin_daemon.highlighting import Highlighter
+from pastebin_daemon.history import EVERY_S, History
 from pastebin_daemon.ids import new_owner, token_sha256
 from pastebin_daemon.listeners import Listeners
 from pastebin_daemon.logs import get_logger
@@ -56,10 +58,13 @@ from pastebin_daemon.web.app import public_app
 from pastebin_daemon.web.clients import CreateLimit, client_of
 from pastebin_daemon.web.creates import Creates
 from pastebin_daemon.web.deletes import Deletes
+from pastebin_daemon.web.form_page import FormPage
 from pastebin_daemon.web.intake import Expiries
 from pastebin_daemon.web.pages import Pages
+from pastebin_daemon.web.paste_page import PastePages
 from pastebin_daemon.web.reads import Reads
 from pastebin_daemon.web.receiving import Memory
+from pastebin_daemon.web.site import Site
 
 __all__ = ["Daemon", "assembled", "open_purger", "open_store", "serve"]
 
@@ -70,7 +75,7 @@ FETCH_MARGIN_S = 5.0
 TEND_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Daemon:
     """The assembled parts. Nothing here runs by itself."""
 
@@ -145,6 +150,8 @@ async def assembled(
             fetch_max_s = config.bodies.s3.timeout + FETCH_MARGIN_S
             cache: OriginCache[Entry] = OriginCache(clock, config.cache.bytes_max, weigh, fetch_max_s)
             stack.push_async_callback(cache.close)
+            highlighter = Highlighter()
+            stack.push_async_callback(highlighter.close)
             # A purge that comes while an edge fetches is lost on every cache: so once more, after the longest answer.
             purge_delays_ms = () if purger is None else (0, int((fetch_max_s + FETCH_MARGIN_S) * 1000))
 
@@ -155,12 +162,17 @@ async def assembled(
             if isinstance(store, LocalStore):
                 databases.append(store.database)
                 database.neighbours.append(store.database)
+            history = History(database)
             loops = _loops(config, dispatchers, sweeps, databases, cache, clock)
+            loops.append(Loop("history", history.sample, EVERY_S, 60.0, clock))
             health = Health(databases, dispatchers, loops, metrics)
-            admin = Admin(database, metrics, health, int(config.outbox.replay_window * 1000), purge_delays_ms)
+            admin = Admin(
+                database, metrics, health, int(config.outbox.replay_window * 1000), purge_delays_ms, history,
+                dataclasses.replace(_site(config), public_url=""), config.edge.driver, config.edge.max_age,
+            )  # fmt: skip
             yield Daemon(
                 config, clock, metrics, database, store, cache, dispatchers, sweeps, loops,
-                _public(config, database, store, cache, secret, clock, metrics, purge_delays_ms),
+                _public(config, database, store, cache, highlighter, secret, clock, metrics, purge_delays_ms),
                 admin_app(admin, config.admin.listen.host, clock), health,
             )  # fmt: skip
 
@@ -238,8 +250,8 @@ def _loops(
 
 
 def _public(
-    config: Config, database: Database, store: BodyStore, cache: OriginCache[Entry], secret: bytes, clock: Clock,
-    metrics: Metrics, purge_delays_ms: tuple[int, ...],
+    config: Config, database: Database, store: BodyStore, cache: OriginCache[Entry], highlighter: Highlighter,
+    secret: bytes, clock: Clock, metrics: Metrics, purge_delays_ms: tuple[int, ...],
 ) -> web.Application:  # fmt: skip
     server, limits = config.server, config.pastes
     tokens = _create_tokens(config.access.create_tokens_file)
@@ -247,17 +259,23 @@ def _public(
         database, store, clock, secret, bytes_max=config.bodies.bytes_max, put_limit_s=config.bodies.s3.timeout,
         idempotency_retention_s=config.idempotency.retention,
     )  # fmt: skip
+    reading = Reading(database, store, cache, clock, metrics)
+    site = _site(config)
+    form_page = FormPage(
+        site, limits.body_bytes_max, limits.expiry_default, limits.expiry_choices, bool(tokens), server.read_only
+    )
     creates = Creates(
         creation, Memory(config.uploads.memory_max), CreateLimit(config.limits.creates_per_minute, clock),
         lambda request: client_of(request, server.trusted_proxies), Expiries(limits.expiry_default, limits.expiry_max),
-        limits.body_bytes_max, server.public_url, server.read_only, tokens,
+        limits.body_bytes_max, site, reading, server.read_only, tokens,
     )  # fmt: skip
-    reads = Reads(Reading(database, store, cache, clock, metrics), clock, server.public_url, config.edge.max_age)
-    deletes = Deletes(database, cache, purge_delays_ms)
-    pages = Pages(
-        server.public_url, limits.body_bytes_max, limits.expiry_default, limits.expiry_choices, asks_token=bool(tokens)
-    )
-    return public_app(creates, reads, deletes, pages, clock, metrics)
+    reads = Reads(reading, clock, site, PastePages(site, highlighter, reading.keep_page), config.edge.max_age)
+    deletes = Deletes(database, cache, purge_delays_ms, site, config.edge.max_age)
+    return public_app(creates, reads, deletes, Pages(site, form_page, reading), clock, metrics)
+
+
+def _site(config: Config) -> Site:
+    return Site(config.server.public_url, config.site.name, config.site.notice, config.site.contact)
 
 
 def _create_tokens(path: Path | None) -> frozenset[bytes]:

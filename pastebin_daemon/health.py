@@ -65,6 +65,17 @@ class Health:
             f"disk of {each.path.name}": "full: creates are refused" for each in self._databases if each.full
         }
 
+    def breakers(self) -> dict[str, str]:
+        """Each kind, with why its consumer claims nothing, or "" when it does."""
+        return {
+            kind: "" if dispatcher.breaker.may_claim() else dispatcher.breaker.why or "waiting"
+            for kind, dispatcher in self._dispatchers.items()
+        }
+
+    def files(self) -> dict[str, tuple[int, bool]]:
+        """Each database's file, with the bytes of its write-ahead log and whether its disk is full."""
+        return {each.path.name: (each.wal_bytes(), each.full) for each in self._databases}
+
     def set_gauges(self) -> None:
         """Bring the gauges up to date that are kept in memory."""
         for kind, dispatcher in self._dispatchers.items():

@@ -79,6 +79,16 @@ class OriginCache(Generic[V]):
         if key in self._values or key in self._fetches:
             self.bury(key)
 
+    def weigh_again(self, key: str, value: V) -> bool:
+        """The value has changed its weight. False when it is not kept (any more), or would take too much room now: then
+        its old weight still counts, and the caller undoes the change."""
+        kept = self._values.get(key)
+        if kept is None or kept[0] is not value or self._weigh(value) > self._bytes_max // 4:
+            return False
+        self._drop(key)
+        self._keep(key, value)
+        return True
+
     def sweep(self) -> None:
         """Let tombstones go whose life is over."""
         now = self._clock.monotonic()

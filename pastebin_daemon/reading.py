@@ -12,7 +12,7 @@ What a reader is told (an outage is never called a 404, and a 404 never an outag
 | live               | store down             | `StoreUnavailable`                         |
 
 A handler calls `read` or `look` and then writes its first header without an await in between, since `read` and `look`
-check the tombstone last of all (G2).
+check the tombstone last of all (G2). One that has to await in between calls `check` afterwards.
 """
 
 import hashlib
@@ -28,22 +28,31 @@ from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.origin_cache import OriginCache
 from pastebin_daemon.pastes import ABSENT, Paste
 
-__all__ = ["Entry", "Reading", "weigh"]
+__all__ = ["Entry", "Page", "Reading", "weigh"]
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
+class Page:
+    """The HTML that shows a paste, and its ETag."""
+
+    body: bytes
+    etag: str
+
+
+@dataclass(slots=True, eq=False)
 class Entry:
-    """A live paste with its body: what the origin cache holds."""
+    """A live paste with its body: what the origin cache holds. Its page is put beside it once somebody has asked."""
 
     paste: Paste
     body: bytes
+    page: Page | None = None
 
 
 def weigh(entry: Entry) -> int:
-    """What an entry takes of `[cache] bytes_max`: its body, and about 1 KiB of objects around it."""
-    return len(entry.body) + 1024
+    """What an entry takes of `[cache] bytes_max`: its body, its page, and about 1 KiB of objects around them."""
+    return len(entry.body) + (0 if entry.page is None else len(entry.page.body)) + 1024
 
 
 class Reading:
@@ -67,7 +76,7 @@ class Reading:
                 raise StoreUnavailable(f"fetching the body of {paste_id} took too long") from error
             if entry is None:
                 raise NotFound(ABSENT)
-        self._check(entry.paste, began)
+        self.check(entry.paste, began)
         return entry
 
     async def look(self, paste_id: str) -> Paste:
@@ -77,10 +86,17 @@ class Reading:
         paste = entry.paste if entry is not None else await self._database.read(pastes.find, paste_id)
         if paste is None:
             raise NotFound(ABSENT)
-        self._check(paste, began)
+        self.check(paste, began)
         return paste
 
-    def _check(self, paste: Paste, began: float) -> None:
+    def keep_page(self, entry: Entry, page: Page) -> None:
+        """Keep a page with its entry, should the cache still hold it and have the room."""
+        entry.page = page
+        if not self._cache.weigh_again(entry.paste.id, entry):
+            entry.page = None
+
+    def check(self, paste: Paste, began: float) -> None:
+        """Is the paste that was read since `began` (monotonic) still live? Raises `NotFound`, `StoreUnavailable`."""
         if self._clock.monotonic() - began > self._cache.life_s:  # the process stood still: its tombstone may have gone
             raise StoreUnavailable(f"reading {paste.id} took longer than a tombstone stays")
         if self._cache.is_buried(paste.id) or not paste.is_live(self._clock.now_ms()):

@@ -79,6 +79,7 @@ async def drive(database: Database, clock: FakeClock) -> None:
 
     # what the operator asks for and does
     await read(operating.totals)
+    assert [queue.kind for queue in await read(operating.queues)] == list(outbox.KINDS)
     assert await read(operating.jobs, "waiting", 0)
     dead = await read(operating.jobs, "dead", 0)
     assert [job["id"] for job in dead] == await read(operating.dead_ids)

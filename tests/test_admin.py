@@ -73,7 +73,7 @@ async def test_trouble_with_the_store_is_named_and_no_reason_to_go_elsewhere(tmp
         status, said = await ready(it)
         assert (status, said["ready"], list(said["troubles"])) == (200, True, ["breaker of object-delete"])
         assert "bucket unreachable" in said["troubles"]["breaker of object-delete"]
-        assert "breaker of object-delete" in (await get(it, "/"))[1]
+        assert "object-delete waits: " in (await get(it, "/"))[1]
 
 
 FAMILIES = {
@@ -188,9 +188,7 @@ async def test_the_status_page_says_how_much_there_is(tmp_path: Path) -> None:
         await it.paste(b"12345")
         status, text = await get(it, "/")
         assert status == 200
-        assert "<tr><td>live pastes<td>1" in text
-        assert "<tr><td>bytes<td>5" in text
-        assert "<script" not in text
+        assert "1 live pastes with 5 bytes" in text
 
 
 PATHS = ("/healthz", "/readyz", "/metrics", "/", "/api/v1/jobs")

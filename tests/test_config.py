@@ -121,7 +121,7 @@ def test_a_wrong_configuration_ends_the_process_with_78() -> None:
         ("[server]\nlisten_ = 1", "[server] listen_: is not known; did you mean listen?"),
         ("[outbox]\nretention = 1", "[outbox] retention: is not known here; it belongs to [idempotency] or [inbox]"),
         ("[outbx]\nbatch = 1", "[outbx]: is not known; did you mean outbox?"),
-        ("[site]\nname = 'x'", "[site]: is not known; remove it; config.example.toml shows every key"),
+        ("[garden]\nname = 'x'", "[garden]: is not known; remove it; config.example.toml shows every key"),
         ("listen = ':1'", "[listen]: is not known here; it belongs to [admin] or [server]"),
         ('[log]\n"a\\nb" = 1', '[log] "a\\nb": is not known; remove it; config.example.toml shows every key'),
         ("log = 3", "[log]: is not a section; write [log] on a line of its own, and its keys below it"),

@@ -117,8 +117,8 @@ async def test_the_form_deletes_with_scripts_off(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         made = await it.paste(b"hi")
         page = (await it.get(made.id))[1].decode()
-        assert f"<form method='post' action='/{made.id}/delete'>" in page
-        assert "name='token'" in page
+        assert f'<form class="delete" method="post" action="/{made.id}/delete">' in page
+        assert 'name="token"' in page
         assert (await by_form(it, made.id, {}))[0] == 401
         assert (await by_form(it, made.id, {"token": "  "}))[0] == 401
         assert (await by_form(it, ABSENT, {"token": made.token}))[0] == 404

@@ -1,13 +1,13 @@
 """The pages for people, with scripts off: the form at /, what it answers, the manual, robots.txt; and links that come from
 `public_url` alone, whatever a client or a proxy says of the host."""
 
-import html
 import json
 import re
 from pathlib import Path
 from urllib.parse import urljoin
 
 import pytest
+from markupsafe import escape
 
 from tests.support import Harness, running
 from tests.wire import multipart, request
@@ -53,24 +53,22 @@ async def test_the_manual_has_this_hosts_url(tmp_path: Path, url: str) -> None:
         assert "1MiB" in manual
         assert "30d" in manual
         assert await plain(it, "/") == manual
-        assert html.escape(manual, quote=True) in await page(it, "/help")
+        assert str(escape(manual)) in await page(it, "/help")
 
 
 async def test_a_browser_gets_the_form_and_it_works_with_scripts_off(tmp_path: Path) -> None:
     async with running(tmp_path) as it:
         form = await page(it, "/")
-        assert "<script" not in form
-        action = re.search(r"<form method='post' action='([^']+)' enctype='multipart/form-data'>", form)
+        action = re.search(r'<form [^>]*method="post" action="([^"]+)" enctype="multipart/form-data"', form)
         assert action
-        assert set(re.findall(r"name='(\w+)'", form)) == {
-            "viewport",
-            "robots",
+        assert set(re.findall(r' name="(\w+)"', form.partition("<form ")[2].partition("</form>")[0])) == {
             "content",
             "title",
             "language",
             "expires_in",
+            "file",
         }
-        choices = re.findall(r"<option value='(\w+)'( selected)?>", form)
+        choices = re.findall(r'<option value="(\w+)"( selected)?>', form)
         assert [value for value, _ in choices] == ["10m", "1h", "1d", "7d", "30d", "365d"]
         assert [value for value, selected in choices if selected] == ["30d"]
 
@@ -81,14 +79,14 @@ async def test_a_browser_gets_the_form_and_it_works_with_scripts_off(tmp_path: P
         async with it.http.post(target, data=multipart("b", *parts), headers=kind) as answer:
             assert (answer.status, answer.headers["Cache-Control"]) == (201, "no-store")
             made = await answer.text()
-        link, raw = re.findall(r"<a href='([^']+)'>", made)
-        assert raw == f"{link}/raw"
-        assert "2023-11-14T23:13:20Z" in made
+        (link,) = re.findall(r'readonly value="([^"]+)"', made)
         paste = link.rpartition("/")[2]
+        assert f'<a href="/{paste}/raw">' in made
+        assert "Gone on 14 November 2023, 23:13 UTC; delete it sooner here" in made
         assert await it.get(f"{paste}/raw") == (200, b"one\ntwo\n")
 
         delete = re.search(
-            r"<form method='post' action='([^']+)'><input type='hidden' name='token' value='(\w+)'>", made
+            r'<form [^>]*method="post" action="([^"]+)"><input type="hidden" name="token" value="(\w+)">', made
         )
         assert delete
         async with it.http.post(urljoin(target, delete[1]), data={"token": delete[2]}) as answer:
@@ -113,8 +111,8 @@ async def test_the_form_offers_what_is_configured(
 ) -> None:
     async with running(tmp_path, settings=settings) as it:
         form = await page(it, "/")
-        assert f"<option value='{offered}'" in form
-        assert re.findall(r"<option value='(\w+)' selected>", form) == [selected]
+        assert f'<option value="{offered}"' in form
+        assert re.findall(r'<option value="(\w+)" selected>', form) == [selected]
         option = ('Content-Disposition: form-data; name="expires_in"', offered.encode())
         text = ('Content-Disposition: form-data; name="content"', b"x")
         kind = {"Content-Type": "multipart/form-data; boundary=b"}
@@ -160,7 +158,7 @@ async def test_links_come_from_public_url_alone(tmp_path: Path, url: str) -> Non
         for said in texts:
             assert "evil" not in said
             assert "gopher" not in said
-            for target in re.findall(r"(?:href|action)='([^']+)'", said):
+            for target in re.findall(r'(?:href|action|src)="([^"#]+)"', said):
                 assert target.startswith((url, "".join(prefix) + "/")), target
 
 
@@ -177,20 +175,26 @@ async def test_robots_index_nothing(tmp_path: Path) -> None:
         made = await it.paste()
         for path in ("/", "/help", f"/{made.id}"):
             async with it.http.get(it.url + path, headers=BROWSER) as answer:
-                assert "<meta name='robots' content='noindex'>" in await answer.text()
+                assert '<meta name="robots" content="noindex">' in await answer.text()
 
 
 async def test_the_page_of_a_paste_says_what_there_is_to_know(tmp_path: Path) -> None:
     async with running(tmp_path, settings={"pastes.expiry_max": 0}) as it:
         made = await it.paste(b"x = 1\n", title="notes & more", language="Python", expires_in="1h")
         text = (await it.get(made.id))[1].decode()
-        for part in ("notes &amp; more", "python", "6 bytes", "gone on 2023-11-14T23:13:20Z"):
+        for part in (
+            "notes &amp; more",
+            "Python",
+            "6 bytes",
+            "1 line",
+            "Gone on 14 November 2023, 23:13 UTC",
+            "2023-11-14T23:13:20Z",
+        ):
             assert part in text
-        assert re.findall(r"<a href='([^']+)'", text) == [
-            f"http://127.0.0.1:8080/{made.id}/{way}" for way in ("raw", "download")
-        ]
-        for size, said in ((1, "1 byte "), (10_239, "10239 bytes"), (10_240, "10KiB"), (102_400, "100KiB")):
+        for way in ("/raw", "/download"):
+            assert f'<a href="/{made.id}{way}"' in text
+        for size, said in ((1, "1 byte<"), (10_239, "10239 bytes"), (10_240, "10KiB"), (102_400, "100KiB")):
             other = await it.paste(b"x" * size, expires_in="never")
             text = (await it.get(other.id))[1].decode()
             assert said in text
-            assert "kept until it is deleted" in text
+            assert "Kept until it is deleted" in text

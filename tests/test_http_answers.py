@@ -34,7 +34,7 @@ def has_what_every_answer_has(answer: aiohttp.ClientResponse) -> bool:
         and csp.startswith("default-src 'none'; ")
         and ("form-action 'self'; base-uri 'none'; frame-ancestors 'none'" in csp or not page)
         and "unsafe" not in csp
-        and "script-src" not in csp
+        and ("script-src 'self'; " in csp or not page)
         and answer.headers["Server"] == "pastebin"
         and (answer.status in (200, 304) or answer.headers["Cache-Control"] == "no-store")
     )

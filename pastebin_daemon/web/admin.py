@@ -7,12 +7,13 @@ browser, which reaches it too:
   127.0.0.1 (DNS rebinding) is refused.
 - An `Origin`, which browsers send along with every change, must be this listener's own, and so must `Sec-Fetch-Site`.
 - Changes are JSON with that content type, which no page can send elsewhere without asking first (CORS), and here nobody
-  answers that question.
+  answers that question. The buttons of the status page are plain forms, so that they work with scripts off: those must
+  carry this listener's own `Origin`, which every browser sends with a POST.
 """
 
 from dataclasses import dataclass
 from ipaddress import ip_address
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -21,18 +22,23 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pastebin_daemon import operating, outbox, pastes
 from pastebin_daemon.clock import Clock
-from pastebin_daemon.database import Database
+from pastebin_daemon.database import Database, Tx
 from pastebin_daemon.errors import BadRequest, Forbidden, NotFound, UnsupportedMediaType
 from pastebin_daemon.health import Health
+from pastebin_daemon.history import History
 from pastebin_daemon.ids import ID
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.operating import LIST_MAX
-from pastebin_daemon.web.envelope import Envelope, page
+from pastebin_daemon.web.envelope import Envelope, Style
+from pastebin_daemon.web.site import Site, static_file
+from pastebin_daemon.web.status import Look, values_of
 
 __all__ = ["Admin", "admin_app"]
 
 log = get_logger()
+
+STATUS_PAGE = "status page"
 
 
 class _Body(BaseModel):
@@ -65,6 +71,10 @@ class Admin:
     condition: Health
     replay_window_ms: int
     purge_delays_ms: tuple[int, ...]
+    history: History
+    site: Site
+    edge: str
+    edge_max_age_s: int
 
     async def health(self, request: web.Request) -> web.Response:
         stuck = self.condition.stuck()
@@ -92,17 +102,26 @@ class Admin:
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def status(self, request: web.Request) -> web.Response:
-        totals = await self.database.read(operating.totals)
-        rows = "\n".join(
-            f"<tr><td>{name}<td>{value}"
-            for name, value in (
-                ("live pastes", totals.pastes), ("bytes", totals.bytes), ("jobs waiting", totals.pending),
-                ("jobs leased", totals.leased), ("oldest job, seconds", totals.oldest_age_ms // 1000),
-                ("dead letters", totals.dead_letters), ("inbox rows", totals.inbox),
-                *((name, "trouble") for name in self.condition.troubles()),
-            )
+        now_ms, totals, queues, dead = await self.database.read(_look)
+        look = Look(
+            now_ms, totals, queues, dead, self.condition.breakers(), self.condition.files(),
+            await self.condition.not_ready(), self.history.samples, self.edge, self.edge_max_age_s,
         )  # fmt: skip
-        return page("Status", f"<h1>Status</h1>\n<table>\n{rows}\n</table>")
+        return self.site.page("status.html", 200, **values_of(look, self.metrics))
+
+    async def replay_form(self, request: web.Request) -> web.Response:
+        """The page's buttons: only from the page itself."""
+        asked = await _form_id(request)
+        ids = await self.database.read(operating.dead_ids) if asked == "all-dead" else [int(asked)]
+        started = await self.database.write(operating.replay, ids, STATUS_PAGE, self.replay_window_ms)
+        log.info("jobs.replayed", jobs=started, by=STATUS_PAGE)
+        raise web.HTTPSeeOther("/")
+
+    async def discard_form(self, request: web.Request) -> web.Response:
+        job = int(await _form_id(request, all_dead=False))
+        discarded = await self.database.write(outbox.discard, job)
+        log.warning("jobs.discarded", jobs=[job] if discarded else [], by=STATUS_PAGE)
+        raise web.HTTPSeeOther("/")
 
     async def list_jobs(self, request: web.Request) -> web.Response:
         state = request.query.get("state", "waiting")
@@ -142,6 +161,24 @@ class Admin:
         return web.json_response({"id": asked.id})
 
 
+def _look(tx: Tx) -> tuple[int, operating.Totals, list[operating.Queue], list[dict[str, Any]]]:
+    return tx.now_ms, operating.totals(tx), operating.queues(tx), operating.jobs(tx, "dead", 0)
+
+
+async def _form_id(request: web.Request, *, all_dead: bool = True) -> str:
+    """The job that a button of the status page names."""
+    if request.headers.get("Origin") != f"http://{request.host}":
+        raise Forbidden("this form is sent by the status page itself; elsewhere use /api/v1/jobs with JSON")
+    asked = str((await request.post()).get("id", ""))
+    if not (asked.isascii() and asked.isdigit() and len(asked) < 19) and not (all_dead and asked == "all-dead"):
+        raise BadRequest("name a job by its number")
+    return asked
+
+
+def _style(request: web.Request) -> Style:
+    return "page" if request.path == "/" or request.path.startswith("/jobs/") else "problem"
+
+
 async def _parse(request: web.Request, shape: type[B]) -> B:
     if request.content_type != "application/json":
         raise UnsupportedMediaType("changes are asked for with Content-Type: application/json")
@@ -162,13 +199,19 @@ def _bounded(ids: list[int]) -> None:
 def admin_app(admin: Admin, listen_host: str, clock: Clock) -> web.Application:
     """`listen_host`: what `[admin] listen` says, "" on a unix socket (which no web page reaches)."""
     app = web.Application(
-        middlewares=[Envelope(clock, None, lambda request: "problem").middleware(), _only_ours(listen_host)],
+        middlewares=[
+            Envelope(clock, None, _style, lambda _, status, text: admin.site.error(status, text)).middleware(),
+            _only_ours(listen_host),
+        ],
         client_max_size=64 * 1024,
     )
     app.router.add_get("/healthz", admin.health)
     app.router.add_get("/readyz", admin.ready)
     app.router.add_get("/metrics", admin.show_metrics)
     app.router.add_get("/", admin.status)
+    app.router.add_get("/static/{file}", static_file)
+    app.router.add_post("/jobs/replay", admin.replay_form)
+    app.router.add_post("/jobs/discard", admin.discard_form)
     app.router.add_get("/api/v1/jobs", admin.list_jobs)
     app.router.add_get("/api/v1/jobs/{id:[0-9]{1,18}}", admin.show_job)
     app.router.add_post("/api/v1/jobs/replay", admin.replay)

@@ -5,12 +5,13 @@ from aiohttp.typedefs import Handler
 
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.metrics import Metrics
-from pastebin_daemon.web.creates import Creates
+from pastebin_daemon.web.creates import TYPED, Creates
 from pastebin_daemon.web.deletes import Deletes
 from pastebin_daemon.web.envelope import Envelope, Style
 from pastebin_daemon.web.pages import Pages
 from pastebin_daemon.web.reads import Reads
 from pastebin_daemon.web.receiving import wait_to_be_asked
+from pastebin_daemon.web.site import static_file
 
 __all__ = ["public_app"]
 
@@ -18,7 +19,12 @@ __all__ = ["public_app"]
 def public_app(
     creates: Creates, reads: Reads, deletes: Deletes, pages: Pages, clock: Clock, metrics: Metrics
 ) -> web.Application:
-    app = web.Application(middlewares=[Envelope(clock, metrics, _style).middleware()])
+    def error_page(request: web.Request, status: int, text: str) -> web.Response:
+        """A form that was read comes back with what was typed into it: a text is never lost by an error."""
+        typed = request.get(TYPED)
+        return pages.site.error(status, text) if typed is None else pages.form_page.again(typed, status, text)
+
+    app = web.Application(middlewares=[Envelope(clock, metrics, _style, error_page).middleware()])
 
     def route(name: str, path: str, **handlers: Handler) -> None:
         resource = app.router.add_resource(path, name=name)
@@ -31,9 +37,12 @@ def public_app(
     route("paste-api", "/api/v1/pastes/{id}", GET=reads.api, DELETE=deletes.api)
     route("help", "/help", GET=pages.help)
     route("robots", "/robots.txt", GET=pages.robots)
+    route("mine", "/mine", GET=pages.mine)
+    route("static", "/static/{file}", GET=static_file)
     route("new", "/new", POST=creates.form)
     route("raw", "/{id}/raw", GET=reads.raw)
     route("download", "/{id}/download", GET=reads.download)
+    route("qr", "/{id}/qr", GET=reads.qr)
     route("delete", "/{id}/delete", POST=deletes.form)
     route("page", "/{id}", GET=reads.page)
     route("name", "/{name:[^/]+}", PUT=creates.terminal)

@@ -1,25 +1,28 @@
 """The ways in: the terminal's, the API's and the form's. Links come from `public_url` alone: a Host header is the
 client's word, and a link with it could lead anywhere."""
 
-import html
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
 from pastebin_daemon.clock import rfc3339
 from pastebin_daemon.creation import Creation, Draft, Made
-from pastebin_daemon.errors import BadRequest, ReadOnly, Unauthorized
-from pastebin_daemon.ids import token_sha256
+from pastebin_daemon.errors import BadRequest, NotFound, ReadOnly, Trouble, Unauthorized
+from pastebin_daemon.ids import ID, token_sha256
 from pastebin_daemon.pastes import Paste
+from pastebin_daemon.reading import Reading
 from pastebin_daemon.web.clients import CreateLimit
-from pastebin_daemon.web.envelope import page
-from pastebin_daemon.web.intake import Expiries, draft_of_form, draft_of_json, draft_of_terminal
+from pastebin_daemon.web.intake import Asked, Expiries, ask_form, draft_of_form, draft_of_json, draft_of_terminal
+from pastebin_daemon.web.paste_page import gone_text
 from pastebin_daemon.web.receiving import Memory
+from pastebin_daemon.web.site import Site
 
-__all__ = ["Creates", "bearer", "delete_action", "paste_json"]
+__all__ = ["TYPED", "Creates", "bearer", "paste_json"]
+
+TYPED = web.RequestKey("typed", Asked)
+"""What stood in a form that could not be saved."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,8 @@ class Creates:
     client: Callable[[web.Request], str]
     expiries: Expiries
     body_bytes_max: int
-    public_url: str
+    site: Site
+    reading: Reading
     read_only: bool
     token_hashes: frozenset[bytes]
     """SHA-256 of the tokens that may create; empty: anyone may."""
@@ -41,7 +45,7 @@ class Creates:
         with self.memory.hold() as hold:
             draft = await draft_of_terminal(request, self.body_bytes_max, self.expiries, hold)
             made = await self._make(request, draft, bearer(request))
-        url = f"{self.public_url}/{made.paste.id}"
+        url = f"{self.site.public_url}/{made.paste.id}"
         answer = web.Response(status=201, text=f"{url}\n")
         answer.headers["X-Delete-Token"] = made.delete_token
         answer.headers["X-Expires-At"] = "never" if made.paste.expires_ms is None else rfc3339(made.paste.expires_ms)
@@ -53,31 +57,32 @@ class Creates:
         with self.memory.hold() as hold:
             draft = await draft_of_json(request, self.body_bytes_max, self.expiries, hold)
             made = await self._make(request, draft, bearer(request))
-        answer = paste_json(made.paste, self.public_url) | {"delete_token": made.delete_token}
+        answer = paste_json(made.paste, self.site.public_url) | {"delete_token": made.delete_token}
         response = web.Response(status=201, body=json.dumps(answer).encode(), content_type="application/json")
-        return _located(response, f"{self.public_url}/{made.paste.id}", made)
+        return _located(response, f"{self.site.public_url}/{made.paste.id}", made)
 
     async def form(self, request: web.Request) -> web.Response:
-        self._admit(request)
+        """The page's form is read before anything is refused, so that the refusal can give the text back (app.py)."""
         with self.memory.hold() as hold:
-            draft, token = await draft_of_form(request, self.body_bytes_max, self.expiries, hold)
-            self._authorize(token)
-            made = await self._make(request, draft, token)
-        url = f"{self.public_url}/{made.paste.id}"  # plain ASCII without quotes: the configuration takes nothing else
-        gone = (
-            "It stays until you delete it."
-            if made.paste.expires_ms is None
-            else f"Gone on {rfc3339(made.paste.expires_ms)}."
-        )
-        answer = page(
-            "Pasted",
-            f"<h1>Pasted</h1>\n<p><a href='{url}'>{url}</a> · <a href='{url}/raw'>raw</a></p>\n<p>{gone}</p>\n"
-            f"<p>The delete token, shown only here: <code>{made.delete_token}</code></p>\n"
-            f"<form method='post' action='{delete_action(made.paste, self.public_url)}'>"
-            f"<input type='hidden' name='token' value='{made.delete_token}'><button>Delete it now</button></form>",
-            status=201,
+            request[TYPED] = asked = await ask_form(request, self.body_bytes_max, hold)
+            self._admit(request)
+            self._authorize(asked.token)
+            original = await self._original(asked.clone_of)
+            draft = draft_of_form(asked, original, self.body_bytes_max, self.expiries)
+            made = await self._make(request, draft, asked.token)
+        url = f"{self.site.public_url}/{made.paste.id}"
+        answer = self.site.page(
+            "created.html", 201, id=made.paste.id, url=url, token=made.delete_token, gone=gone_text(made.paste)
         )
         return _located(answer, url, made)
+
+    async def _original(self, clone_of: str) -> bytes | None:
+        if not ID.fullmatch(clone_of):
+            return None
+        try:
+            return (await self.reading.read(clone_of)).body
+        except (NotFound, Trouble):
+            return None  # the text that was typed is what there is
 
     def _admit(self, request: web.Request) -> None:
         """What can be said before the body is read."""
@@ -111,11 +116,6 @@ def bearer(request: web.Request) -> str:
     """The token of `Authorization: Bearer TOKEN`, or ""."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
-
-
-def delete_action(paste: Paste, public_url: str) -> str:
-    """Where a page's delete form posts to: a path, since `form-action 'self'` is the host that the reader came by."""
-    return html.escape(f"{urlsplit(public_url).path}/{paste.id}/delete")
 
 
 def paste_json(paste: Paste, public_url: str) -> dict[str, object]:

@@ -19,16 +19,15 @@ from pastebin_daemon.logs import get_logger
 from pastebin_daemon.origin_cache import OriginCache
 from pastebin_daemon.reading import Entry
 from pastebin_daemon.web.creates import bearer
-from pastebin_daemon.web.envelope import page
 from pastebin_daemon.web.reads import paste_id
 from pastebin_daemon.web.receiving import Memory, read_body
+from pastebin_daemon.web.site import Site
 
 __all__ = ["Deletes"]
 
 log = get_logger()
 
 FORM_BYTES = 4096
-GONE = "Gone here now. Copies in caches go within a minute, and the storage is cleaned up shortly after."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +35,8 @@ class Deletes:
     database: Database
     cache: OriginCache[Entry]
     purge_delays_ms: Sequence[int]
+    site: Site
+    edge_max_age_s: int
 
     async def api(self, request: web.Request) -> web.Response:
         token = bearer(request) or request.headers.get("X-Delete-Token", "")
@@ -54,8 +55,9 @@ class Deletes:
         token = dict(parse_qsl(body.decode("ascii", "replace"))).get("token", "").strip()
         if not token:
             raise Unauthorized("type the delete token that was shown when this was pasted")
-        await self._delete(paste_id(request), token)
-        return page("Deleted", f"<h1>Deleted</h1>\n<p>{GONE}</p>")
+        paste = paste_id(request)
+        await self._delete(paste, token)
+        return self.site.page("deleted.html", id=paste, edge_s=self.edge_max_age_s)
 
     async def _delete(self, paste: str, token: str) -> None:
         try:

@@ -6,7 +6,6 @@ and as a small page where a person looks. The text of a 5xx goes to the log only
 `no-store`: an error, a 404 above all, must never be kept by a cache.
 """
 
-import html
 import json
 from collections.abc import Callable
 from typing import Literal
@@ -20,24 +19,29 @@ from pastebin_daemon.errors import PastebinError, Refusal, Trouble
 from pastebin_daemon.ids import new_request_id
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.metrics import Metrics
+from pastebin_daemon.web.site import PAGE_CSP
 
-__all__ = ["PAGE_CSP", "RAW_CSP", "Envelope", "Style", "page"]
+__all__ = ["RAW_CSP", "Envelope", "Style"]
 
 log = get_logger()
 
 Style = Literal["problem", "line", "page"]
 
 RAW_CSP = "default-src 'none'; sandbox"
-PAGE_CSP = "default-src 'none'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE"})
 
 
 class Envelope:
-    def __init__(self, clock: Clock, metrics: Metrics | None, style: Callable[[web.Request], Style]) -> None:
-        """`metrics` None: not counted (the admin listener's own requests are nobody's latency)."""
+    def __init__(
+        self, clock: Clock, metrics: Metrics | None, style: Callable[[web.Request], Style],
+        page: Callable[[web.Request, int, str], web.Response],
+    ) -> None:  # fmt: skip
+        """`metrics` None: not counted (the admin listener's own requests are nobody's latency). `page` makes the page of
+        an error, from its status and its text."""
         self._clock = clock
         self._metrics = metrics
         self._style = style
+        self._page = page
         self._observers: dict[tuple[str, str, int], Callable[[float], None]] = {}
 
     def middleware(self) -> Middleware:
@@ -103,10 +107,7 @@ class Envelope:
             line = " ".join(text.split())
             return web.Response(status=status, text=f"{line}\n", headers={"Content-Security-Policy": RAW_CSP})
         if style == "page":
-            home = "../" * (request.rel_url.raw_path.count("/") - 1) or "."  # whatever prefix a proxy took off
-            return page(
-                text, f"<p>{html.escape(text)}</p>\n<p><a href='{home}'>Make a new paste</a></p>", status=status
-            )
+            return self._page(request, status, text)
         problem = {
             "type": "about:blank",
             "title": code.replace("_", " "),
@@ -135,16 +136,3 @@ def _route(request: web.Request) -> str:
     """The name of the route, never the path: labels and log lines must not grow with what strangers ask for."""
     resource = request.match_info.route.resource
     return (resource.name or "unnamed") if resource is not None else "none"
-
-
-def page(title: str, body: str, *, status: int = 200) -> web.Response:
-    """A page for people. `body` is HTML, `title` is text."""
-    document = (
-        "<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n"
-        "<meta name='robots' content='noindex'>\n"
-        f"<title>{html.escape(title)}</title>\n{body}\n</html>\n"
-    )
-    return web.Response(
-        status=status, body=document.encode(), headers={"Content-Type": "text/html; charset=utf-8"}
-    )  # fmt: skip

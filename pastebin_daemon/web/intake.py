@@ -1,12 +1,14 @@
 """Taking a paste in: every way in gives the same bytes, or a reason (G15). How they are read is receiving.py's.
 
-- JSON is text: what is not Unicode text (a lone surrogate) is refused. The HTML form's route alone turns CRLF into LF,
-  since browsers rewrite every newline of a textarea on submit.
+- JSON is text: what is not Unicode text (a lone surrogate) is refused.
+- The HTML form's route alone turns CRLF into LF, since browsers rewrite every newline of a textarea on submit. A file that
+  the form carries is not rewritten, so neither is it here. A form that began as a clone names the paste: a text that
+  differs from it by nothing but what browsers rewrite is that paste's own bytes, and a changed one keeps its CRLF.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from aiohttp import web
@@ -17,10 +19,14 @@ from pastebin_daemon.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pastebin_daemon.quantities import duration_text, lifetime, size_text
 from pastebin_daemon.web.receiving import FRAMING_BYTES, Hold, read_body, read_form
 
-__all__ = ["Expiries", "draft_of_form", "draft_of_json", "draft_of_terminal"]
+__all__ = [
+    "Asked", "Expiries", "ask_form", "draft_of_form", "draft_of_json", "draft_of_terminal", "is_language",
+]  # fmt: skip
 
 TITLE_CHARS = 200
 OPTIONS = ("expires_in", "title", "language")
+FORM_SURPLUS_BYTES = 4 << 20
+"""What a form may be over the limit and still be read, to give the text back with the refusal instead of losing it."""
 
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 _LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9+#._ -]{0,39}")
@@ -77,7 +83,7 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
     )
     document = await read_body(request, limit + FRAMING_BYTES, refusal, hold)
     try:
-        asked = _Asked.model_validate_json(document)
+        asked = _Document.model_validate_json(document)
     except ValidationError as error:
         raise BadRequest("the JSON is not what is taken here: " + "; ".join(_mistakes(error))) from error
     body = asked.content.encode()  # it is Unicode text: pydantic takes no lone surrogate from a document
@@ -87,20 +93,60 @@ async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, ho
     return _draft(body, given, expiries, None)
 
 
-async def draft_of_form(request: web.Request, limit: int, expiries: Expiries, hold: Hold) -> tuple[Draft, str]:
-    """The page's form: the draft with LF newlines, and the create token typed in ("" for none)."""
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What stands in the page's form: the text with LF newlines, a file with its name, and the options given."""
+
+    text: bytes = b""
+    options: Mapping[str, object] = field(default_factory=dict)
+    file: tuple[bytes, str] | None = None
+    token: str = ""
+    clone_of: str = ""
+
+
+async def ask_form(request: web.Request, limit: int, hold: Hold) -> Asked:
+    """Read the page's form. Somewhat more than `limit` bytes are read too: `draft_of_form` refuses them."""
     if request.content_type != "multipart/form-data":
         raise UnsupportedMediaType("the form posts multipart/form-data; use POST / for anything else")
-    form = await read_form(request, limit, _too_large(limit), hold, (*OPTIONS, "create_token"))
-    if len(form.contents) != 1:
-        raise BadRequest(f"the form has {len(form.contents)} texts; send one")
-    body = form.contents[0][0].replace(b"\r\n", b"\n")
+    most = limit + FORM_SURPLUS_BYTES
+    form = await read_form(request, most, _too_large(limit), hold, (*OPTIONS, "create_token", "clone_of"))
+    texts = [body for body, file_name in form.contents if file_name is None]
+    files = [(body, file_name) for body, file_name in form.contents if file_name is not None]
+    if len(texts) > 1 or len(files) > 1:
+        raise BadRequest(f"the form has {len(texts)} texts and {len(files)} files; send one")
     options = {name: value for name, value in form.options.items() if value}
-    token = str(options.pop("create_token", ""))
-    return _draft(body, options, expiries, None), token
+    token, clone_of = str(options.pop("create_token", "")), str(options.pop("clone_of", ""))
+    text = texts[0].replace(b"\r\n", b"\n") if texts else b""
+    return Asked(text, options, files[0] if files else None, token, clone_of)
 
 
-class _Asked(BaseModel):
+def draft_of_form(asked: Asked, original: bytes | None, limit: int, expiries: Expiries) -> Draft:
+    """`original`: the body of the paste that the form was a clone of, while that lives."""
+    body, title = asked.text, None
+    if asked.file is not None:
+        if body:
+            raise BadRequest("there is a text and a file; send one of them")
+        body, title = asked.file[0], _file_title(asked.file[1])
+    elif original is not None:
+        if _as_typed(body) == _as_typed(original):
+            body = original
+        elif original.count(b"\r\n") == original.count(b"\n") == original.count(b"\r") > 0:
+            body = body.replace(b"\n", b"\r\n")
+    if len(body) > limit:
+        raise _too_large(limit)
+    return _draft(body, asked.options, expiries, title)
+
+
+def _as_typed(body: bytes) -> bytes:
+    """What a browser's textarea makes of a text."""
+    return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").replace(b"\0", "\ufffd".encode())
+
+
+def is_language(name: str) -> bool:
+    return _LANGUAGE.fullmatch(name) is not None
+
+
+class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
 
     content: str
@@ -117,7 +163,7 @@ def _mistakes(error: ValidationError) -> list[str]:
             case "json_invalid":
                 found.append(f"{each['msg']} (what is no Unicode text goes in as the body itself, with another type)")
             case "extra_forbidden":
-                found.append(f"a name is not known; {_hint(str(each['loc'][-1]), tuple(_Asked.model_fields))}")
+                found.append(f"a name is not known; {_hint(str(each['loc'][-1]), tuple(_Document.model_fields))}")
             case _:
                 found.append(f"{each['loc'][0] if each['loc'] else 'document'}: {each['msg']}")
     return found
@@ -129,7 +175,7 @@ def _draft(body: bytes, options: Mapping[str, object], expiries: Expiries, file_
     title, language, lifetime_s = options.get("title"), options.get("language"), None
     if isinstance(title, str) and (len(title) > TITLE_CHARS or _UNPRINTABLE.search(title)):
         mistakes.append(f"title is longer than {TITLE_CHARS} characters, or holds control characters")
-    if isinstance(language, str) and language and not _LANGUAGE.fullmatch(language):
+    if isinstance(language, str) and language and not is_language(language):
         mistakes.append("language is not a name of one; write one such as python, or leave it out")
     try:
         lifetime_s = expiries.read(options.get("expires_in"))

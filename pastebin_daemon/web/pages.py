@@ -1,51 +1,47 @@
 """The pages that belong to no paste: the form, the manual, robots.txt. They are never kept by a cache, so here, and
 only here, a client that does not ask for HTML gets plain text: `curl HOST` answers with the manual."""
 
-import html
-from collections.abc import Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from pastebin_daemon.quantities import duration_text, size_text
-from pastebin_daemon.web.envelope import page
+from pastebin_daemon.errors import BadRequest, NotFound
+from pastebin_daemon.ids import ID
+from pastebin_daemon.pastes import ABSENT
+from pastebin_daemon.quantities import size_text
+from pastebin_daemon.reading import Reading
+from pastebin_daemon.web.form_page import FormPage, lifetime_text
+from pastebin_daemon.web.site import Site
 
 __all__ = ["Pages"]
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    public_url: str
-    body_bytes_max: int
-    expiry_default_s: int | None
-    expiry_choices_s: Sequence[int | None]
-    asks_token: bool
+    site: Site
+    form_page: FormPage
+    reading: Reading
 
     async def form(self, request: web.Request) -> web.Response:
         if "text/html" not in request.headers.get("Accept", ""):
             return self._text()
-        choices = "".join(
-            f"<option value='{_lifetime(choice)}'{' selected' if choice == self.expiry_default_s else ''}>"
-            f"{_lifetime(choice)}</option>"
-            for choice in dict.fromkeys((*self.expiry_choices_s, self.expiry_default_s))
-        )
-        asked = "<p><label>Create token <input name='create_token' type='password' required></label></p>\n"
-        base = html.escape(urlsplit(self.public_url).path)
-        return page(
-            "New paste",
-            f"<form method='post' action='{base}/new' enctype='multipart/form-data'>\n"
-            "<p><label>Text<br><textarea name='content' rows='24' cols='100' required autofocus></textarea></label></p>\n"
-            "<p><label>Title <input name='title' maxlength='200'></label> <label>Language <input name='language'></label> "
-            f"<label>Keep for <select name='expires_in'>{choices}</select></label> <button>Paste</button></p>\n"
-            f"{asked if self.asks_token else ''}</form>\n"
-            f"<p>Up to {size_text(self.body_bytes_max)}. From a terminal: <a href='{base}/help'>how</a>.</p>",
-        )
+        source = request.query.get("clone")
+        if source is None:
+            return self.form_page.empty()
+        if not ID.fullmatch(source):
+            raise NotFound(ABSENT)
+        entry = await self.reading.read(source)
+        if not entry.paste.is_text:
+            raise BadRequest("only a text can be cloned here; download the bytes, and choose the file in a new paste")
+        return self.form_page.clone(entry)
 
     async def help(self, request: web.Request) -> web.Response:
         if "text/html" in request.headers.get("Accept", ""):
-            return page("Manual", f"<h1>Manual</h1>\n<pre>\n{html.escape(self._manual())}</pre>")
+            return self.site.page("help.html", manual=self._manual())
         return self._text()
+
+    async def mine(self, request: web.Request) -> web.Response:
+        return self.site.page("mine.html")
 
     async def robots(self, request: web.Request) -> web.Response:
         return web.Response(text="User-agent: *\nDisallow: /\n")
@@ -54,17 +50,14 @@ class Pages:
         return web.Response(text=self._manual())
 
     def _manual(self) -> str:
-        token = "\nCreating needs a token here: add -H 'Authorization: Bearer TOKEN'.\n" if self.asks_token else ""
+        form = self.form_page
+        token = "\nCreating needs a token here: add -H 'Authorization: Bearer TOKEN'.\n" if form.asks_token else ""
         return MANUAL.format(
-            url=self.public_url,
-            limit=size_text(self.body_bytes_max),
-            kept=_lifetime(self.expiry_default_s),
+            url=self.site.public_url,
+            limit=size_text(form.body_bytes_max),
+            kept=lifetime_text(form.expiry_default_s),
             token=token,
         )
-
-
-def _lifetime(lifetime_s: int | None) -> str:
-    return "never" if lifetime_s is None else duration_text(lifetime_s)
 
 
 MANUAL = """\

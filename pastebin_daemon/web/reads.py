@@ -10,22 +10,24 @@ If-None-Match, and a 304 says a fresh N.
 """
 
 import hashlib
-import html
+import io
 import json
 import re
 from urllib.parse import quote
 
+import segno
 from aiohttp import web
 from multidict import CIMultiDict
 
-from pastebin_daemon.clock import Clock, rfc3339
-from pastebin_daemon.errors import NotFound
+from pastebin_daemon.clock import Clock
+from pastebin_daemon.errors import BadRequest, NotFound
 from pastebin_daemon.ids import ID
 from pastebin_daemon.pastes import ABSENT, Paste
-from pastebin_daemon.quantities import size_text
 from pastebin_daemon.reading import Reading
-from pastebin_daemon.web.creates import delete_action, paste_json
-from pastebin_daemon.web.envelope import PAGE_CSP, RAW_CSP
+from pastebin_daemon.web.creates import paste_json
+from pastebin_daemon.web.envelope import RAW_CSP
+from pastebin_daemon.web.paste_page import PastePages
+from pastebin_daemon.web.site import PAGE_CSP, Site
 
 __all__ = ["Reads", "paste_id"]
 
@@ -39,10 +41,11 @@ def paste_id(request: web.Request) -> str:
 
 
 class Reads:
-    def __init__(self, reading: Reading, clock: Clock, public_url: str, edge_max_age_s: int) -> None:
+    def __init__(self, reading: Reading, clock: Clock, site: Site, pages: PastePages, edge_max_age_s: int) -> None:
         self._reading = reading
         self._clock = clock
-        self._public_url = public_url
+        self._public_url = site.public_url
+        self._pages = pages
         self._edge_max_age_s = edge_max_age_s
 
     async def raw(self, request: web.Request) -> web.Response:
@@ -61,10 +64,27 @@ class Reads:
         return self._answer(request, paste, entry.body, f'"{paste.sha256.hex()}"', RAW_CSP, headers)
 
     async def page(self, request: web.Request) -> web.Response:
+        render = request.query.get("render")
+        if render not in (None, "markdown"):
+            raise BadRequest("a page can be rendered as markdown, or not: write ?render=markdown, or nothing")
+        began = self._clock.monotonic()
         entry = await self._reading.read(paste_id(request))
-        body = _document(entry.paste, entry.body, self._public_url)
-        return self._answer(
-            request, entry.paste, body, _etag(body), PAGE_CSP, {"Content-Type": "text/html; charset=utf-8"}
+        page = entry.page if render is None else None
+        if page is None:
+            page = await (self._pages.page(entry) if render is None else self._pages.rendered(entry))
+            self._reading.check(entry.paste, began)
+        headers = {"Content-Type": "text/html; charset=utf-8"}
+        return self._answer(request, entry.paste, page.body, page.etag, PAGE_CSP, headers)
+
+    async def qr(self, request: web.Request) -> web.Response:
+        """The link as a QR code, with the quiet zone of four modules that the standard asks for (ISO/IEC 18004)."""
+        paste = await self._reading.look(paste_id(request))
+        image = io.BytesIO()
+        segno.make(f"{self._public_url}/{paste.id}", error="m", micro=False).save(
+            image, kind="svg", border=4, light="#fff", omitsize=True
+        )
+        return web.Response(
+            body=image.getvalue(), headers={"Content-Type": "image/svg+xml", "Content-Security-Policy": RAW_CSP}
         )
 
     async def api(self, request: web.Request) -> web.Response:
@@ -117,29 +137,3 @@ def _attachment(paste: Paste) -> str:
     plain = re.sub(r"[^A-Za-z0-9._ -]", "_", name)
     extended = "" if plain == name else f"; filename*=UTF-8''{quote(name, safe='')}"
     return f'attachment; filename="{plain}"{extended}'
-
-
-def _document(paste: Paste, body: bytes, public_url: str) -> bytes:
-    """The page. A newline follows `<pre>` because a browser drops the first one, and CR is written as a reference
-    because it would be read as LF."""
-    url = html.escape(f"{public_url}/{paste.id}")
-    title = html.escape(paste.title or paste.id)
-    gone = "kept until it is deleted" if paste.expires_ms is None else f"gone on {rfc3339(paste.expires_ms)}"
-    facts = " · ".join(filter(None, (html.escape(paste.language or ""), _size(paste.size), gone)))
-    if paste.is_text:
-        shown = f"<pre>\n{html.escape(body.decode()).replace(chr(13), '&#13;')}</pre>"
-    else:
-        shown = "<p>These bytes are no UTF-8 text; download them to see what they are.</p>"
-    return (
-        "<!doctype html>\n<html lang='en'>\n<meta charset='utf-8'>\n"
-        "<meta name='viewport' content='width=device-width, initial-scale=1'>\n<meta name='robots' content='noindex'>\n"
-        f"<title>{title}</title>\n<h1>{title}</h1>\n"
-        f"<p>{facts} · <a href='{url}/raw'>raw</a> · <a href='{url}/download'>download</a></p>\n{shown}\n"
-        f"<form method='post' action='{delete_action(paste, public_url)}'>"
-        "<label>Delete token <input name='token' autocomplete='off' required></label> "
-        "<button>Delete</button></form>\n</html>\n"
-    ).encode()
-
-
-def _size(size: int) -> str:
-    return "1 byte" if size == 1 else f"{size} bytes" if size < 10_240 else size_text(size // 1024 * 1024)

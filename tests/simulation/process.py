@@ -19,12 +19,15 @@ from pastebin_daemon.database import database as files
 from pastebin_daemon.database.lane import Lane
 from pastebin_daemon.dispatcher import Dispatcher
 from pastebin_daemon.errors import DatabaseUnavailable, PastebinError
+from pastebin_daemon.highlighting import Highlighter
 from pastebin_daemon.loops import Loop, overdue
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.origin_cache import OriginCache
 from pastebin_daemon.reading import Entry, Reading, weigh
 from pastebin_daemon.web.deletes import Deletes
+from pastebin_daemon.web.paste_page import PastePages
 from pastebin_daemon.web.reads import Reads
+from pastebin_daemon.web.site import Site
 from tests.simulation.loop import Life, SimLoop
 from tests.simulation.thread import InlineThread
 from tests.simulation.watch import Watch
@@ -117,8 +120,10 @@ class Process:
             idempotency_retention_s=config.idempotency.retention,
         )  # fmt: skip
         self.reading = Reading(database, self._store, self.cache, clock, METRICS)
-        self.reads = Reads(self.reading, clock, URL, config.edge.max_age)
-        self.deletes = Deletes(database, self.cache, purge_delays_ms(config))
+        site = Site(URL)
+        pages = PastePages(site, Highlighter(), self.reading.keep_page)  # nothing here asks for a page
+        self.reads = Reads(self.reading, clock, site, pages, config.edge.max_age)
+        self.deletes = Deletes(database, self.cache, purge_delays_ms(config), site, config.edge.max_age)
         self._running = [self._spawn(self._turn(each), self.life) for each in self.loops]
         for life in self.rivals:
             if life.dead:
