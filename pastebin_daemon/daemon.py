@@ -91,6 +91,7 @@ class Daemon:
     public: web.Application
     admin: web.Application
     health: Health
+    history: History
 
 
 @asynccontextmanager
@@ -168,12 +169,12 @@ async def assembled(
             health = Health(databases, dispatchers, loops, metrics)
             admin = Admin(
                 database, metrics, health, int(config.outbox.replay_window * 1000), purge_delays_ms, history,
-                dataclasses.replace(_site(config), public_url=""), config.edge.driver, config.edge.max_age,
+                dataclasses.replace(_site(config), public_url=""), purger is not None, config.edge.max_age,
             )  # fmt: skip
             yield Daemon(
                 config, clock, metrics, database, store, cache, dispatchers, sweeps, loops,
                 _public(config, database, store, cache, highlighter, secret, clock, metrics, purge_delays_ms),
-                admin_app(admin, config.admin.listen.host, clock), health,
+                admin_app(admin, config.admin.listen.host, clock), health, history,
             )  # fmt: skip
 
 

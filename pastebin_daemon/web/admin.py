@@ -73,7 +73,7 @@ class Admin:
     purge_delays_ms: tuple[int, ...]
     history: History
     site: Site
-    edge: str
+    has_edge: bool
     edge_max_age_s: int
 
     async def health(self, request: web.Request) -> web.Response:
@@ -105,9 +105,11 @@ class Admin:
         now_ms, totals, queues, dead = await self.database.read(_look)
         look = Look(
             now_ms, totals, queues, dead, self.condition.breakers(), self.condition.files(),
-            await self.condition.not_ready(), self.history.samples, self.edge, self.edge_max_age_s,
+            await self.condition.not_ready(), self.history.samples, self.has_edge, self.edge_max_age_s,
         )  # fmt: skip
-        return self.site.page("status.html", 200, **values_of(look, self.metrics))
+        answer = self.site.page("status.html", 200, **values_of(look, self.metrics))
+        answer.headers["Referrer-Policy"] = "same-origin"  # with none at all, its buttons' Origin would be "null"
+        return answer
 
     async def replay_form(self, request: web.Request) -> web.Response:
         """The page's buttons: only from the page itself."""

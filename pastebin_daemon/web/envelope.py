@@ -64,7 +64,7 @@ class Envelope:
             headers = response.headers
             headers["X-Request-Id"] = request_id
             headers["X-Content-Type-Options"] = "nosniff"
-            headers["Referrer-Policy"] = "no-referrer"
+            headers.setdefault("Referrer-Policy", "no-referrer")
             headers.setdefault("Cache-Control", "no-store")
             headers.setdefault("Content-Security-Policy", PAGE_CSP)
             headers["Server"] = "pastebin"

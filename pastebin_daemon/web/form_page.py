@@ -49,11 +49,12 @@ class FormPage:
             "expires_in": str(asked.options.get("expires_in", lifetime_text(self.expiry_default_s))),
             "clone_of": asked.clone_of,
         }
+        limit = size_text(self.body_bytes_max)
         choices = dict.fromkeys((*self.expiry_choices_s, self.expiry_default_s))
         return self.site.page(
             "form.html", status, values=values, error=error, asks_token=self.asks_token, languages=_languages(),
             choices=[(lifetime_text(choice), spoken_lifetime(choice)) for choice in choices],
-            body_bytes_max=self.body_bytes_max, limit=size_text(self.body_bytes_max),
+            body_bytes_max=self.body_bytes_max, limit=limit if not limit.isdigit() else f"{limit} bytes",
             example=f"curl -T FILE {self.site.public_url}",
         )  # fmt: skip
 

@@ -107,6 +107,8 @@ class PastePages:
         self, paste: Paste, body: bytes, lines: str | None, language: str, rendered: Markup | None = None
     ) -> Page:
         title = paste.title or paste.id
+        if language == "Text only":  # Pygments' name for it
+            language = "plain text"
         is_markdown = paste.is_text and (language == "Markdown" or title.lower().endswith((".md", ".markdown", ".mkd")))
         facts = [language or paste.language or ("plain text" if paste.is_text else "binary"), spoken_size(paste.size)]
         longest = 0

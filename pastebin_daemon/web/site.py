@@ -49,7 +49,7 @@ _BY_PUBLIC_NAME = dict(_FILES.values())
 _HEADINGS = {
     400: "That can't be taken",
     401: "A token is needed",
-    403: "Not with that token",
+    403: "Not allowed",
     404: "Nothing here",
     405: "Not that way",
     408: "Too slow",

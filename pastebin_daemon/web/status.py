@@ -42,7 +42,7 @@ class Look:
     files: dict[str, tuple[int, bool]]
     not_ready: str
     samples: Sequence[Sample]
-    edge: str
+    has_edge: bool
     edge_max_age_s: int
 
 
@@ -72,7 +72,7 @@ def _promises(look: Look, metrics: Metrics) -> list[tuple[str, str, str, str, bo
     """(time scale, who, what is promised, how it stands, is it well)."""
     overdue = {queue.kind: queue.overdue_ms // 1000 for queue in look.queues}
     origin = look.not_ready or "at once: the commit that ends a paste hides it"
-    if look.edge == "none":
+    if not look.has_edge:
         edge, edge_ok = f"no edge is configured; a cache in front keeps copies for up to {look.edge_max_age_s} s", True
     elif why := look.breakers.get(EDGE_PURGE, ""):
         edge, edge_ok = f"purges wait ({why}); copies go by themselves within {look.edge_max_age_s} s of the end", False
