@@ -83,7 +83,8 @@ The answer's header X-Delete-Token is the way to delete it (curl -i shows it)
 
   curl -X DELETE -H 'X-Delete-Token: TOKEN' {url}/api/v1/pastes/ID
 
-JSON, for programs; with an Idempotency-Key, a secret of 8 characters or more, sending it again is safe for a day
+JSON, for programs; with an Idempotency-Key, a secret of 8 characters or more,
+sending it again is safe for a day
 
   curl -H 'Content-Type: application/json' -H 'Idempotency-Key: SECRET' \\
        -d '{{"content": "hi", "expires_in": "1h"}}' {url}/api/v1/pastes

@@ -345,9 +345,9 @@ const actions = {
 function overlay() {
   const dialog = document.createElement("dialog"), names = document.createElement("dl"), close = document.createElement("button");
   dialog.setAttribute("aria-label", "Keys");
-  for (const each of document.querySelectorAll("[data-key]")) {
+  for (const each of document.querySelectorAll("[data-key], [data-keys]")) {
     const key = document.createElement("dt"), what = document.createElement("dd"), cap = document.createElement("kbd");
-    cap.textContent = each.dataset.key;
+    cap.textContent = each.dataset.key || each.dataset.keys;
     key.append(cap);
     what.textContent = each.dataset.label || each.textContent;
     names.append(key, what);
