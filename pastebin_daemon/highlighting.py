@@ -59,6 +59,7 @@ class Highlighter:
         self._turn = asyncio.Lock()
         self._child: asyncio.Task[Process] | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[int]] = set()
 
     @property
     def pid(self) -> int | None:
@@ -88,17 +89,15 @@ class Highlighter:
 
     async def close(self) -> None:
         """End the child, and wait until it has."""
-        async with self._turn:
-            child, self._child = self._child, None
-            if self._idle is not None:
-                self._idle.cancel()
+        child, self._child = self._child, None
+        if self._idle is not None:
+            self._idle.cancel()
         if child is not None:
-            try:
-                process = await child
-                _kill(process)
-                await process.wait()
-            except (OSError, ValueError, TimeoutError, asyncio.IncompleteReadError):
-                pass  # it never began
+            if child.done() and child.exception() is None:
+                self._kill(child.result())
+            child.cancel()
+            await asyncio.gather(child, return_exceptions=True)
+        await asyncio.gather(*self._ending)
 
     async def _ready(self) -> Process:
         """The child, started if need be. Who is cancelled here leaves it starting, for the next one."""
@@ -122,7 +121,7 @@ class Highlighter:
             async with asyncio.timeout(START_S):
                 await process.stdout.readexactly(len(b"ready\n"))
         except BaseException:
-            _kill(process)
+            self._kill(process)
             raise
         return process
 
@@ -138,15 +137,18 @@ class Highlighter:
                 raise ValueError("the answer is too long")
             body = await process.stdout.readexactly(int(count))
         except BaseException:
-            _kill(process)
+            self._kill(process)
             raise
         self._idle = asyncio.get_running_loop().call_later(self._idle_s, _end, process)
         return Coloured(body.decode(), language)
 
-
-def _kill(process: Process) -> None:
-    if process.returncode is None:
-        process.kill()
+    def _kill(self, process: Process) -> None:
+        """It is waited for beside everything else, so that no zombie and no pipe stays."""
+        if process.returncode is None:
+            process.kill()
+        task = asyncio.create_task(process.wait())
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
 
 
 def _end(process: Process) -> None:

@@ -195,8 +195,7 @@ async def test_a_child_that_only_starts_slowly_is_not_killed_for_it() -> None:
     assert not child.done()
     assert await it(b"x", "python", "") is None
     assert it._child is child, "and not started twice"
-    child.cancel()
-    await asyncio.gather(child, return_exceptions=True)
+    await it.close()
 
 
 @pytest.mark.parametrize(
