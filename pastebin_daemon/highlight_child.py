@@ -22,12 +22,13 @@ import resource
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 from pastebin_daemon.clock import SystemClock
 
 ALARM_S = 5
-MEMORY_BYTES = 1 << 30
+MEMORY_BYTES = 512 << 20
 CLASSES = {
     "Comment": "c",
     "Comment.Preproc": "p",
@@ -198,10 +199,12 @@ def answer(requests: BinaryIO, answers: BinaryIO) -> bool:
 
 
 def main() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at a terminal is the parent's business
-    os.nice(5)
+    with suppress(OSError, ValueError):  # a sandbox may forbid it, or have set less
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    with suppress(OSError):  # systemd's filter of @resources does
+        os.nice(5)
     import pygments.lexers  # noqa: F401  # before the first request waits for it
 
     sys.stdout.buffer.write(b"ready\n")

@@ -125,8 +125,9 @@ async def running(
     store: BodyStore | None = None,
     edge: EdgePurger | None = None,
     settings: Mapping[str, object] | None = None,
+    port: int = 0,
 ) -> AsyncIterator[Harness]:
-    """An assembled daemon with both listeners on loopback sockets of their own."""
+    """An assembled daemon with both listeners on loopback sockets of their own; `port`: the public one's, 0 for any."""
     clock = clock or FakeClock()
 
     @asynccontextmanager
@@ -148,7 +149,7 @@ async def running(
     config = configured(directory, settings)
     async with (
         assembled(config, {}, clock=clock, open_store=this_store, open_purger=this_edge) as daemon,
-        _listening(daemon.public) as url,
+        _listening(daemon.public, port) as url,
         _listening(daemon.admin) as admin,
         aiohttp.ClientSession(auto_decompress=False) as http,
     ):
@@ -156,7 +157,7 @@ async def running(
 
 
 @asynccontextmanager
-async def _listening(app: web.Application) -> AsyncIterator[str]:
+async def _listening(app: web.Application, port: int = 0) -> AsyncIterator[str]:
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -167,7 +168,7 @@ async def _listening(app: web.Application) -> AsyncIterator[str]:
     )
     await runner.setup()
     try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        await web.TCPSite(runner, "127.0.0.1", port).start()
         yield "http://{}:{}".format(*runner.addresses[0][:2])
     finally:
         await runner.cleanup()

@@ -198,3 +198,89 @@ async def test_the_page_of_a_paste_says_what_there_is_to_know(tmp_path: Path) ->
             text = (await it.get(other.id))[1].decode()
             assert said in text
             assert "Kept until it is deleted" in text
+
+
+@pytest.mark.parametrize(
+    ("contact", "link"),
+    [
+        ("me@example.org", '<a href="mailto:me@example.org" rel="noreferrer">me@example.org</a>'),
+        ("https://example.org/me", '<a href="https://example.org/me" rel="noreferrer">https://example.org/me</a>'),
+        ("javascript:alert(1)", " javascript:alert(1)</p>"),
+        ("room 5, <b>ring</b>", " room 5, &lt;b&gt;ring&lt;/b&gt;</p>"),
+    ],
+)
+async def test_every_page_says_who_runs_this(tmp_path: Path, contact: str, link: str) -> None:
+    settings = {"site.name": "Café <Paste>", "site.notice": "No & no.", "site.contact": contact}
+    async with running(tmp_path, settings=settings) as it:
+        made = await it.paste(title="x")
+        for path in ("/", "/help", "/mine", f"/{made.id}", "/nothing", f"/{made.id}?render=markdown"):
+            async with it.http.get(it.url + path, headers=BROWSER) as answer:
+                text = await answer.text()
+            assert " · Café &lt;Paste&gt;</title>" in text
+            assert "<p>No &amp; no." in text
+            assert link in text
+
+
+async def test_static_files_are_kept_for_ever_and_no_other_name_is_one(tmp_path: Path) -> None:
+    async with running(tmp_path) as it:
+        for path in re.findall(r'"(/static/[^"]+)"', await page(it, "/")):
+            async with it.http.get(it.url + path) as answer:
+                assert (answer.status, answer.headers["Cache-Control"]) == (200, "public, max-age=31536000, immutable")
+        for path in ("/static/", "/static/style.css", "/static/..%2fsite.py", "/static/%2e%2e", "/static/x/y"):
+            answered = await request(it.url, f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            assert answered.status == 404, path
+        async with it.http.get(it.url + re.findall(r'"(/static/[^"]+)"', await page(it, "/"))[0]) as answer:
+            assert answer.headers["Content-Security-Policy"] == "default-src 'none'"
+
+
+async def test_only_markdown_is_a_way_to_render(tmp_path: Path) -> None:
+    async with running(tmp_path) as it:
+        made = await it.paste(b"*x*\n", title="x.md")
+        assert (await it.get(f"{made.id}?render=html"))[0] == 400
+        assert b"<em>x</em>" in (await it.get(f"{made.id}?render=markdown"))[1]
+        assert b"<em>" not in (await it.get(made.id))[1]
+
+
+@pytest.mark.parametrize(
+    ("original", "typed", "kept"),
+    [
+        (b"a\r\nb\n", b"a\r\nb\r\n", b"a\r\nb\n"),
+        (b"a\rb", b"a\r\nb", b"a\rb"),
+        (b"a\r\nb\r\n", b"a\r\nb\r\nc\r\n", b"a\r\nb\r\nc\r\n"),
+        (b"a\nb\n", b"a\r\nb\r\nc", b"a\nb\nc"),
+        (b"a\r\nb\n", b"a\r\nb\r\nc", b"a\nb\nc"),
+        (b"x", b"y", b"y"),
+    ],
+)
+async def test_a_form_that_was_a_clone_knows_what_browsers_rewrite(
+    tmp_path: Path, original: bytes, typed: bytes, kept: bytes
+) -> None:
+    async with running(tmp_path) as it:
+        made = await it.paste(original)
+        for clone_of, expected in ((made.id, kept), ("x" * 18, typed.replace(b"\r\n", b"\n")), ("no id", None)):
+            parts = [
+                ('Content-Disposition: form-data; name="content"', typed),
+                ('Content-Disposition: form-data; name="clone_of"', clone_of.encode()),
+            ]
+            kind = {"Content-Type": "multipart/form-data; boundary=b"}
+            async with it.http.post(f"{it.url}/new", data=multipart("b", *parts), headers=kind) as answer:
+                assert answer.status == 201
+                link = answer.headers["Location"].rpartition("/")[2]
+            assert (await it.get(f"{link}/raw"))[1] == (typed.replace(b"\r\n", b"\n") if expected is None else expected)
+
+
+async def test_a_text_and_a_file_are_one_too_many_and_the_text_comes_back(tmp_path: Path) -> None:
+    parts = [
+        ('Content-Disposition: form-data; name="content"', b"typed <text>"),
+        ('Content-Disposition: form-data; name="file"; filename="x.txt"', b"file"),
+    ]
+    kind = {"Content-Type": "multipart/form-data; boundary=b"}
+    async with running(tmp_path) as it:
+        async with it.http.post(f"{it.url}/new", data=multipart("b", *parts), headers=kind) as answer:
+            text = await answer.text()
+        assert answer.status == 400
+        assert "there is a text and a file; send one of them. The file has to be chosen again." in text
+        assert "\ntyped &lt;text&gt;</textarea>" in text
+        async with it.http.post(f"{it.url}/new", data=multipart("b", parts[1]), headers=kind) as answer:
+            assert answer.status == 201
+        assert await it.rows("select title, size from pastes") == [("x.txt", 4)]
