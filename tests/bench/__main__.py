@@ -1,0 +1,28 @@
+import argparse
+import asyncio
+import os
+import tempfile
+from pathlib import Path
+
+import tests.bench
+from tests.bench.reads import reads
+
+GROUPS = {"reads": reads}
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(prog="tests.bench", description=tests.bench.__doc__)
+    parser.add_argument("groups", nargs="*", help=f"of {', '.join(GROUPS)}; none: all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=int, default=3, help="of each turn")
+    options = parser.parse_args()
+    print(f"Load before: {os.getloadavg()[0]:.1f}; {options.rounds} rounds of {options.seconds} s.\n")
+    print("| what | reach | reached | figures |\n|---|---|---|---|", flush=True)
+    for name in options.groups or GROUPS:
+        with tempfile.TemporaryDirectory(prefix="bench-") as directory:
+            async for row in GROUPS[name](Path(directory), options.rounds, options.seconds):
+                print(row, flush=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
