@@ -14,6 +14,7 @@ import pytest
 from pastebin_daemon.highlight_child import highlight, markdown
 from pastebin_daemon.highlighting import LIMIT_S, Highlighter
 from pastebin_daemon.loops import measure_lag
+from pastebin_daemon.reading import weigh
 from tests.real import poll
 from tests.support import running
 from tests.test_what_people_see import BODIES
@@ -109,6 +110,7 @@ def test_what_takes_too_long_is_coloured_as_far_as_that_goes() -> None:
         "[x](vbscript:x)",
         "<javascript:alert(1)>",
         "![x](javascript:alert(1))",
+        "![x](http://x/y.png)",
         '![x" onerror="alert(1)](http://x/" onerror="alert(1))',
         '[x](http://x/"onmouseover="alert(1))',
         "```<script>\nx\n```",
@@ -284,7 +286,8 @@ async def test_a_page_is_made_once_and_kept_beside_its_body(tmp_path: Path, monk
         await it.get(large.id)
         assert len(asked) == 3, "a page that would take too much of the cache is made again"
         cache = it.daemon.cache
-        assert cache._bytes == sum(weight for _, weight in cache._values.values()) < 100 * 1024
+        assert set(cache._values) == {made.id, large.id}
+        assert cache._bytes == sum(weigh(entry) for entry, _ in cache._values.values()) < 100 * 1024
         await it.delete(made)
         assert (await it.get(made.id))[0] == 404
         await it.delete(large)
