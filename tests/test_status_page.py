@@ -155,3 +155,29 @@ async def test_the_page_renews_itself_and_its_buttons_work_with_scripts_off(tmp_
         await plain.get_by_text("Discard…").click()
         await plain.get_by_role("button", name="for good").click()
         await expect(plain.locator("main")).to_contain_text("Dead letters: 0")
+
+
+async def test_the_rest_of_what_can_be_red_is_told(tmp_path: Path) -> None:
+    clock = FakeClock()
+    async with running(tmp_path, clock=clock, store=FakeStore(clock)) as it:
+        metrics = it.daemon.metrics
+        metrics.expiry_paused.set(1)
+        metrics.body_missing.inc()
+        metrics.row_is_live.inc()
+        it.database.full = True
+        await it.daemon.database.write(
+            lambda tx: tx.changed(
+                "insert into outbox (kind, payload, created_ms, first_due_ms, due_ms) values ('new-kind', '{}', 0, 1, 1)"
+            )
+        )
+        text = await page(it)
+        for said in (
+            "The clock was set: expiry waits ten minutes",
+            "Bodies of live pastes are missing from the store",
+            "(row_is_live): a bug",
+            "The disk of pastebin.sqlite is full",
+            "Jobs of a newer version wait (new-kind)",
+        ):
+            assert said in text
+        it.daemon.health.draining = True
+        assert "Not ready: the daemon is being stopped." in await page(it)

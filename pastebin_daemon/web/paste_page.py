@@ -85,7 +85,7 @@ class PastePages:
     async def _make(self, entry: Entry) -> Page:
         paste = entry.paste
         coloured = None
-        if paste.is_text and (paste.language or "." in (paste.title or "") or (paste.title or "").endswith("file")):
+        if paste.is_text and (paste.language or paste.title):
             coloured = await self._highlighter(entry.body, paste.language or "", paste.title or "")
         if not paste.is_text:
             page = self._document(paste, entry.body, None, "")

@@ -141,14 +141,14 @@ def _advice(look: Look, metrics: Metrics, age_s: int) -> list[str]:
             "Jobs are late though nothing is broken: more ends than is cleaned up. Watch the plot; if it only grows, look "
             "at the store's answer times."
         )
-    if metrics.expiry_paused._value.get():
+    if metrics.registry.get_sample_value("pastebin_expiry_paused"):
         found.append("The clock was set: expiry waits ten minutes before it believes it. Check time synchronisation.")
-    if metrics.body_missing._value.get():
+    if metrics.registry.get_sample_value("pastebin_body_missing_total"):
         found.append(
             "Bodies of live pastes are missing from the store. See body.missing in the log; has somebody deleted objects, "
             "or has an old copy been restored?"
         )
-    if metrics.row_is_live._value.get():
+    if metrics.registry.get_sample_value("pastebin_row_is_live_total"):
         found.append(
             "A delete of a live paste's object was refused (row_is_live): a bug. Please report it with the log."
         )
