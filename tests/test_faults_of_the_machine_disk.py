@@ -56,6 +56,10 @@ async def test_a_limit_on_the_size_of_files_refuses_creates_and_undoes_nothing(t
                     await heard_more(record, record.heard.copy(), "", 1)
         if it.process.returncode is None:
             it.send(signal.SIGTERM)
-        assert await it.ended() in (0, 1), it.log()[-2000:]
+        status = await it.ended()
+    if "database.failed" in it.log():  # then it ends by itself: the signal may find its handler taken down
+        assert status in (1, -signal.SIGTERM), it.log()[-2000:]
+    else:
+        assert status == 0, it.log()[-2000:]
     assert "database.failed" in it.log() or record.heard["POST 507"] > 0
     await hold_to_account(tmp_path, SETTINGS, record)

@@ -111,7 +111,7 @@ async def by_the_form(it: Harness, body: bytes, expires_in: str) -> Made:
     async with it.http.post(f"{it.url}/new", data=form) as answer:
         assert answer.status == 201
         page = await answer.text()
-    paste, token = re.search(r"href='[^']*/(\w+)'", page), re.search(r"name='token' value='([^']+)'", page)
+    paste, token = re.search(r'data-created="(\w+)"', page), re.search(r'name="token" value="([^"]+)"', page)
     assert paste
     assert token
     return Made(paste[1], token[1], f"{it.url}/{paste[1]}")

@@ -163,7 +163,7 @@ async def test_an_idempotency_key_belongs_to_the_token_it_came_with(tmp_path: Pa
 async def test_the_pages_say_that_a_token_is_needed(tmp_path: Path, tokens: dict[str, object]) -> None:
     async with running(tmp_path, settings=tokens) as it:
         async with it.http.get(it.url, headers={"Accept": "text/html"}) as answer:
-            assert "name='create_token'" in await answer.text()
+            assert 'name="create_token"' in await answer.text()
         assert b"Authorization: Bearer TOKEN" in (await it.get("/help"))[1]
     async with running(tmp_path) as it:
         async with it.http.get(it.url, headers={"Accept": "text/html"}) as answer:
