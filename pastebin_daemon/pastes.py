@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pastebin_daemon import outbox
-from pastebin_daemon.database import Tx
+from pastebin_daemon.database import Tx, batched_by, only
 from pastebin_daemon.errors import (
     Forbidden,
     IdempotencyEnded,
@@ -106,39 +106,86 @@ def _paste(row: Sequence[Any]) -> Paste:
     return Paste(*row)
 
 
+def _begin_all(tx: Tx, calls: Sequence[tuple[NewPaste, int]]) -> list[None]:
+    (_, bytes_max) = calls[0]
+    _within_quota(tx, sum(new.size for new, _ in calls), bytes_max)
+    tx.changed(
+        "insert into uploads (object, paste, started_ms) select value ->> 0, value ->> 1, ? from json_each(?)",
+        (tx.now_ms, json.dumps([(new.object, new.id) for new, _ in calls])),
+    )
+    return [None] * len(calls)
+
+
+@batched_by(_begin_all)
 def begin_upload(tx: Tx, new: NewPaste, bytes_max: int) -> None:
     """Record that a body is on its way. Raises `StorageFull` over the quota (`bytes_max` 0: none)."""
-    _within_quota(tx, new.size, bytes_max)
-    tx.changed(
-        "insert into uploads (object, paste, started_ms) values (?, ?, ?)", (new.object, new.id, tx.now_ms)
-    )  # fmt: skip
+    only(_begin_all(tx, [(new, bytes_max)]))
 
 
+def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]]) -> list[Paste | None]:
+    objects = json.dumps([new.object for new, _, _ in calls])
+    rows = tx.rows("delete from uploads where object in (select value from json_each(?)) returning object", (objects,))
+    uploaded = {key for (key,) in rows}
+    outbox.enqueue(tx, outbox.REAP, [{"object": new.object} for new, _, _ in calls if new.object not in uploaded])
+    taken = [(new, idempotency) for new, idempotency, _ in calls if new.object in uploaded]
+    (_, _, bytes_max) = calls[0]
+    _within_quota(tx, sum(new.size for new, _ in taken), bytes_max)
+    made = {new.object: _made(new, tx.now_ms) for new, _ in taken}
+    if made:
+        _insert(tx, list(made.values()), [new.token_sha256 for new, _ in taken])
+    for new, idempotency in taken:
+        paste = made[new.object]
+        if idempotency is not None:
+            # A row that is in the way is past its retention: find_replay saw no other, and the key is held in memory.
+            tx.changed(
+                "insert or replace into idempotency (key_sha256, fingerprint, paste, created_ms) values (?, ?, ?, ?)",
+                (idempotency.key_sha256, idempotency.fingerprint, paste.id, tx.now_ms),
+            )
+        tx.emit(Created(paste))
+    return [made.get(new.object) for new, _, _ in calls]
+
+
+@batched_by(_commit_all)
 def commit(tx: Tx, new: NewPaste, idempotency: Idempotency | None, bytes_max: int) -> Paste | None:
-    """Take the stored body over. None when the upload's record is gone: then its object is reaped, and nothing else."""
-    if not tx.changed_one("delete from uploads where object = ?", (new.object,)):
-        outbox.enqueue(tx, outbox.REAP, [{"object": new.object}])
-        return None
-    _within_quota(tx, new.size, bytes_max)
-    paste = Paste(
-        new.id, new.object, tx.now_ms, None if new.lifetime_ms is None else tx.now_ms + new.lifetime_ms,
+    """Take the stored body over. None when the upload's record is gone: then its object is reaped, and nothing else.
+
+    Raises `StorageFull` over the quota.
+    """
+    return only(_commit_all(tx, [(new, idempotency, bytes_max)]))
+
+
+def _made(new: NewPaste, now_ms: int) -> Paste:
+    return Paste(
+        new.id, new.object, now_ms, None if new.lifetime_ms is None else now_ms + new.lifetime_ms,
         new.size, new.sha256, new.is_text, new.title, new.language,
     )  # fmt: skip
-    tx.changed(
-        f"insert into pastes ({_COLUMNS}, token_sha256) values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+
+
+def _insert(tx: Tx, made: Sequence[Paste], tokens_sha256: Sequence[bytes]) -> None:
+    """The hashes, which JSON can't hold, come in two values of 32 bytes a paste."""
+    rows = [
         (
-            paste.id, paste.object, paste.created_ms, paste.expires_ms, paste.size, paste.sha256, paste.is_text,
-            paste.title, paste.language, new.token_sha256,
-        ),
-    )  # fmt: skip
-    if idempotency is not None:
-        # A row that is in the way is past its retention: find_replay saw no other, and the key is held in memory.
-        tx.changed(
-            "insert or replace into idempotency (key_sha256, fingerprint, paste, created_ms) values (?, ?, ?, ?)",
-            (idempotency.key_sha256, idempotency.fingerprint, paste.id, tx.now_ms),
+            paste.id,
+            paste.object,
+            paste.created_ms,
+            paste.expires_ms,
+            paste.size,
+            paste.is_text,
+            paste.title,
+            paste.language,
         )
-    tx.emit(Created(paste))
-    return paste
+        for paste in made
+    ]
+    tx.changed(
+        f"insert into pastes ({_COLUMNS}, token_sha256)"
+        " select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, substr(:bodies, 32 * key + 1, 32),"
+        " value ->> 5, value ->> 6, value ->> 7, substr(:tokens, 32 * key + 1, 32) from json_each(:rows)",
+        {
+            "rows": json.dumps(rows),
+            "bodies": b"".join(paste.sha256 for paste in made),
+            "tokens": b"".join(tokens_sha256),
+        },
+    )
 
 
 def _within_quota(tx: Tx, size: int, bytes_max: int) -> None:
@@ -148,11 +195,19 @@ def _within_quota(tx: Tx, size: int, bytes_max: int) -> None:
             raise StorageFull(f"{stored} bytes are stored, {size} more would pass [bodies] bytes_max = {bytes_max}")
 
 
+def _find_all(tx: Tx, calls: Sequence[tuple[str]]) -> list[Paste | None]:
+    rows = tx.rows(
+        f"select {_COLUMNS} from pastes where id in (select value from json_each(?))",
+        (json.dumps([paste_id for (paste_id,) in calls]),),
+    )
+    found = {paste.id: paste for paste in map(_paste, rows) if paste.is_live(tx.now_ms)}
+    return [found.get(paste_id) for (paste_id,) in calls]
+
+
+@batched_by(_find_all)
 def find(tx: Tx, paste_id: str) -> Paste | None:
     """The live paste, or None."""
-    row = tx.row(f"select {_COLUMNS} from pastes where id = ?", (paste_id,))
-    paste = None if row is None else _paste(row)
-    return paste if paste is not None and paste.is_live(tx.now_ms) else None
+    return only(_find_all(tx, [(paste_id,)]))
 
 
 def find_replay(tx: Tx, idempotency: Idempotency, retention_ms: int) -> Paste | None:
@@ -175,30 +230,55 @@ def find_replay(tx: Tx, idempotency: Idempotency, retention_ms: int) -> Paste | 
     return paste
 
 
+def _delete_all(tx: Tx, calls: Sequence[tuple[str, bytes, Sequence[int]]]) -> list[NotFound | Forbidden | None]:
+    rows = tx.rows(
+        "select id, expires_ms, token_sha256 from pastes where id in (select value from json_each(?))",
+        (json.dumps([paste_id for paste_id, _, _ in calls]),),
+    )
+    live = {paste_id: token for paste_id, expires_ms, token in rows if expires_ms is None or tx.now_ms < expires_ms}
+    results: list[NotFound | Forbidden | None] = []
+    ending: list[str] = []
+    for paste_id, token_sha256, _ in calls:
+        if paste_id not in live:
+            results.append(NotFound(ABSENT))
+        elif not hmac.compare_digest(live[paste_id], token_sha256):
+            results.append(Forbidden("this is not the delete token of this paste"))
+        else:
+            del live[paste_id]  # a second delete of it comes too late
+            ending.append(paste_id)
+            results.append(None)
+    (_, _, purge_delays_ms) = calls[0]
+    _end(tx, ending, "delete", purge_delays_ms)
+    return results
+
+
+@batched_by(_delete_all)
 def delete(tx: Tx, paste_id: str, token_sha256: bytes, purge_delays_ms: Sequence[int]) -> None:
     """End a paste at its owner's word. Raises `NotFound`, or `Forbidden` for a wrong token."""
-    row = tx.row("select expires_ms, token_sha256 from pastes where id = ?", (paste_id,))
-    if row is None or (row[0] is not None and row[0] <= tx.now_ms):
-        raise NotFound(ABSENT)
-    if not hmac.compare_digest(row[1], token_sha256):
-        raise Forbidden("this is not the delete token of this paste")
-    _end(tx, paste_id, "delete", purge_delays_ms)
+    only(_delete_all(tx, [(paste_id, token_sha256, purge_delays_ms)]))
 
 
 def take_down(tx: Tx, paste_id: str, purge_delays_ms: Sequence[int]) -> None:
     """End a paste at the operator's word. Raises `NotFound`. An expired one that is not swept yet counts as there."""
     if tx.row("select 1 from pastes where id = ?", (paste_id,)) is None:
         raise NotFound(ABSENT)
-    _end(tx, paste_id, "takedown", purge_delays_ms)
+    _end(tx, [paste_id], "takedown", purge_delays_ms)
 
 
-def _end(tx: Tx, paste_id: str, reason: Ending, purge_delays_ms: Sequence[int]) -> None:
-    ((key,),) = tx.rows("delete from pastes where id = ? returning object", (paste_id,))
-    outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": key, "paste": paste_id}])
+def _end(tx: Tx, ids: Sequence[str], reason: Ending, purge_delays_ms: Sequence[int]) -> None:
+    if not ids:
+        return
+    objects: dict[str, str] = dict(
+        tx.rows(
+            "delete from pastes where id in (select value from json_each(?)) returning id, object", (json.dumps(ids),)
+        )
+    )
+    outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": objects[paste_id], "paste": paste_id} for paste_id in ids])
     for number, delay_ms in enumerate(purge_delays_ms):
-        payload = {"paste": paste_id} if number == 0 else {"paste": paste_id, "again": number}
-        outbox.enqueue(tx, outbox.EDGE_PURGE, [payload], tx.now_ms + delay_ms)
-    tx.emit(Ended(paste_id, reason))
+        again = {} if number == 0 else {"again": number}
+        outbox.enqueue(tx, outbox.EDGE_PURGE, [{"paste": paste_id, **again} for paste_id in ids], tx.now_ms + delay_ms)
+    for paste_id in ids:
+        tx.emit(Ended(paste_id, reason))
 
 
 def expire(tx: Tx, limit: int, until_ms: int) -> int:

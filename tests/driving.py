@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from pastebin_daemon import inbox, operating, outbox, pastes
-from pastebin_daemon.bodies.local import LocalStore
+from pastebin_daemon.bodies.local import BATCH_BYTES, LocalStore
 from pastebin_daemon.database import Database, Tx, open_database
 from pastebin_daemon.pastes import Idempotency, NewPaste
 from tests.fakes import START_MS, FakeClock
@@ -93,6 +93,7 @@ async def drive(database: Database, clock: FakeClock) -> None:
 async def drive_bodies(database: Database) -> None:
     store = LocalStore(database)
     await store.put("a", b"x")
+    await store.put("large", bytes(BATCH_BYTES + 1))
     assert await store.get("a") == b"x"
     assert await store.age_s("a") == 0
     assert await store.delete(["a", "b"]) == {"a": "deleted", "b": "missing"}

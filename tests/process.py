@@ -118,8 +118,12 @@ async def child(
     environ: Mapping[str, str] | None = None,
     wrapper: Sequence[str] = (),
     waits: bool = True,
+    program: Sequence[str] = ("tests.child",),
 ) -> AsyncIterator[Child]:
-    """`options` are tests.child's, `wrapper` a command that runs it. With `waits`, it has said where it listens."""
+    """`options` are tests.child's, `wrapper` a command that runs it. With `waits`, it has said where it listens.
+
+    `program`: the module to run and its arguments, where the seams must cost nothing.
+    """
     given = {
         "server.listen": "127.0.0.1:0",
         "admin.listen": "127.0.0.1:0",
@@ -128,7 +132,7 @@ async def child(
     } | dict(settings or {})
     with (directory / "log").open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *wrapper, *python("-m", "tests.child", *options),
+            *wrapper, *python("-m", *program, *options),
             cwd=ROOT, env=environment(given) | dict(environ or {}),
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=log,
         )  # fmt: skip

@@ -19,11 +19,13 @@ from pathlib import Path
 
 from pastebin_daemon.bodies import Deletion
 from pastebin_daemon.clock import Clock
-from pastebin_daemon.database import Database, Tx, open_database
+from pastebin_daemon.database import Database, Tx, batched_by, only, open_database
 from pastebin_daemon.errors import Busy, DatabaseUnavailable, StorageFull, Temporary
 
 __all__ = ["LocalStore", "open_local"]
 
+BATCH_BYTES = 64 * 1024
+"""Larger bodies are put one by one, so that the writer can look at its time in between."""
 DELETE_AT_ONCE = 32
 """Objects in a transaction: each is overwritten (secure_delete), so one of 1 MiB writes as much, and puts wait for it."""
 
@@ -36,7 +38,7 @@ class LocalStore:
 
     async def put(self, key: str, body: bytes) -> None:
         try:
-            await self.database.grow(_insert, key, body)
+            await self.database.grow(_insert if len(body) <= BATCH_BYTES else _insert_large, key, body)
         except sqlite3.IntegrityError as error:
             raise Temporary(f"the object {key} is there already") from error
         except (Busy, DatabaseUnavailable, sqlite3.Error) as error:
@@ -73,13 +75,41 @@ class LocalStore:
             raise Temporary(str(error)) from error
 
 
-def _insert(tx: Tx, key: str, body: bytes) -> None:
+def _insert_all(tx: Tx, calls: Sequence[tuple[str, bytes]]) -> list[None]:
+    """All bodies in one value, since JSON can't hold them, and where in it each of them is."""
+    places = []
+    start = 1
+    for key, body in calls:
+        places.append((key, start, len(body)))
+        start += len(body)
+    tx.changed(
+        "insert into objects (key, stored_ms, body)"
+        " select value ->> 0, ?, substr(?, value ->> 1, value ->> 2) from json_each(?)",
+        (tx.now_ms, b"".join(body for _, body in calls), json.dumps(places)),
+    )
+    return [None] * len(calls)
+
+
+def _insert_large(tx: Tx, key: str, body: bytes) -> None:
     tx.changed("insert into objects (key, stored_ms, body) values (?, ?, ?)", (key, tx.now_ms, body))
 
 
+@batched_by(_insert_all)
+def _insert(tx: Tx, key: str, body: bytes) -> None:
+    only(_insert_all(tx, [(key, body)]))
+
+
+def _select_all(tx: Tx, calls: Sequence[tuple[str]]) -> list[bytes | None]:
+    keys = [key for (key,) in calls]
+    found: dict[str, bytes] = dict(
+        tx.rows("select o.key, o.body from json_each(?) j cross join objects o on o.key = j.value", (json.dumps(keys),))
+    )
+    return [found.get(key) for key in keys]
+
+
+@batched_by(_select_all)
 def _select(tx: Tx, key: str) -> bytes | None:
-    row = tx.row("select body from objects where key = ?", (key,))
-    return None if row is None else row[0]
+    return only(_select_all(tx, [(key,)]))
 
 
 def _remove(tx: Tx, keys: Sequence[str]) -> set[str]:

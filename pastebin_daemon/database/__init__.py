@@ -8,7 +8,8 @@ What it guarantees:
   same instant. Readers are `query_only` and close before the writer does.
 - **A transaction is a plain function of `tx`**, so it cannot await and cannot hold a lock over the network (G10). It
   happens at one instant, `tx.now_ms`, and may run twice: it touches nothing but `tx`.
-- **Group commit**: all writers that wait share one BEGIN and one sync; each runs in a SAVEPOINT and fails alone.
+- **Group commit**: all writers that wait share one BEGIN and one sync; each runs in a SAVEPOINT and fails alone. Calls of
+  one function may run as one (`batch.py`), each of them still with a result of its own.
 - **What must follow a commit follows it.** A transition says what happened by `tx.emit(event)`; subscribers are called
   in the loop step that resolves the commit, before any waiter goes on and whatever became of the caller. So no caller
   can forget a tombstone, and no cancelled request can lose one.
@@ -19,8 +20,9 @@ What it guarantees:
   supervisor starts it anew.
 """
 
+from pastebin_daemon.database.batch import batched_by, only
 from pastebin_daemon.database.database import Database, open_database
 from pastebin_daemon.database.ownership import hold_directory
 from pastebin_daemon.database.transaction import Tx
 
-__all__ = ["Database", "Tx", "hold_directory", "open_database"]
+__all__ = ["Database", "Tx", "batched_by", "hold_directory", "only", "open_database"]

@@ -12,6 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.database import migrate
+from pastebin_daemon.database.batch import batches
 from pastebin_daemon.database.group_commit import GroupCommit
 from pastebin_daemon.database.lane import Lane, Member
 from pastebin_daemon.database.transaction import Tx
@@ -143,15 +144,24 @@ class Database:
         if not members:
             return members
         tx = Tx(connection, self._clock.now_ms())
-        for member in members:
+        for batch, some in batches(members):
             try:
                 if not connection.in_transaction:  # at the first, and after an error that ended it (I/O, memory)
                     connection.execute("begin")
-                member.result = member.function(tx, *member.args)
+                if batch is None:
+                    some[0].result = some[0].function(tx, *some[0].args)
+                    continue
+                for member, result in zip(some, batch(tx, [member.args for member in some]), strict=True):
+                    if isinstance(result, Exception):
+                        member.fail(result)
+                    else:
+                        member.result = result
             except sqlite3.Error as error:
-                member.fail(DatabaseUnavailable(f"reading failed: {error}"))
-            except Exception as error:  # noqa: BLE001  that member's own
-                member.fail(error)
+                for member in some:
+                    member.fail(DatabaseUnavailable(f"reading failed: {error}"))
+            except Exception as error:  # noqa: BLE001  theirs
+                for member in some:
+                    member.fail(error)
         try:
             if connection.in_transaction:
                 connection.execute("commit")

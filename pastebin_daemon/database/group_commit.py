@@ -17,6 +17,7 @@ import sqlite3
 from collections.abc import Callable, Sequence
 
 from pastebin_daemon.clock import Clock
+from pastebin_daemon.database.batch import Batch, batches
 from pastebin_daemon.database.lane import Lane, Member
 from pastebin_daemon.database.transaction import Tx
 from pastebin_daemon.errors import Busy, DatabaseUnavailable, StorageFull
@@ -82,8 +83,11 @@ class GroupCommit:
         except Exception as fatal:  # noqa: BLE001  nothing is known of the handle any more
             self._fail(fatal, members)
         else:
+            if not late:
+                return members
             lane.put_back(late)
-            return members[: len(members) - len(late)]
+            left_out = set(late)
+            return [member for member in members if member not in left_out]
         return members
 
     def _alone(self, connection: sqlite3.Connection, member: Member) -> None:
@@ -112,19 +116,42 @@ class GroupCommit:
             return []
         now_ms = self._clock.now_ms()
         ran = 0
+        late: list[Member] = []
         try:
-            for member in members:
+            for batch, some in batches(members):
                 if ran and self._clock.monotonic() - started > TIME_MAX_S:
-                    break
-                self._run(connection, member, Tx(connection, now_ms))
-                ran += 1
+                    late += some
+                    continue
+                if batch is None or not self._run_batch(connection, batch, some, Tx(connection, now_ms)):
+                    for member in some:
+                        self._run(connection, member, Tx(connection, now_ms))
+                ran += len(some)
             connection.execute("commit")
         except sqlite3.Error as error:
             self._back(connection, error)
         if connection.total_changes != changes:  # the loops look for work every second, and mostly find none
             self.wrote_at = self._clock.monotonic()
             self._observe(ran, self.wrote_at - started)
-        return members[ran:]
+        return late
+
+    def _run_batch(self, connection: sqlite3.Connection, batch: Batch, members: Sequence[Member], tx: Tx) -> bool:
+        """False: it could not tell whose an error is. Then it is undone, and each has to run alone."""
+        connection.execute("savepoint batch")
+        try:
+            results = batch(tx, [member.args for member in members])
+        except Exception as error:  # noqa: BLE001  a member's own, which then raises it again when it runs alone
+            if not connection.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) not in _OWN):
+                self._back(connection, error)
+            connection.execute("rollback to batch")
+            connection.execute("release batch")
+            return False
+        connection.execute("release batch")
+        for member, result in zip(members, results, strict=True):
+            member.result, member.error, member.events = result, None, ()
+            if isinstance(result, Exception):
+                member.fail(result)
+        members[0].events = tx.events  # in their order, which is that of what happened
+        return True
 
     def _run(self, connection: sqlite3.Connection, member: Member, tx: Tx) -> None:
         member.result, member.error, member.events = None, None, ()

@@ -5,9 +5,22 @@ import tempfile
 from pathlib import Path
 
 import tests.bench
+from tests.bench.dispatching import dispatching, tables
 from tests.bench.reads import reads
+from tests.bench.starting import memory, starting
+from tests.bench.steady import bulk, expiry
+from tests.bench.writes import writes
 
-GROUPS = {"reads": reads}
+GROUPS = {
+    "reads": reads,
+    "writes": writes,
+    "dispatcher": dispatching,
+    "tables": tables,
+    "start": starting,
+    "memory": memory,
+    "expiry": expiry,
+    "bulk": bulk,
+}
 
 
 async def main() -> None:

@@ -1,21 +1,27 @@
-"""The load: wrk in a process of its own, and the bare handler beside the daemon."""
+"""The load: wrk in a process of its own, the daemon as it is installed, and the bare handler beside it."""
 
 import asyncio
 import json
-import re
+import tempfile
 from asyncio.subprocess import PIPE
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.process import ROOT, python
+from tests.process import ROOT, Child, child, python
 from tests.real import require
 
-__all__ = ["Seen", "bare", "wrk"]
+__all__ = ["Seen", "bare", "daemon", "in_turn", "wrk"]
 
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0}
-_LATENCY = re.compile(r"^\s+(50|90|99|99\.9|99\.90)\d*%\s+([0-9.]+)(us|ms|s|m)$", re.MULTILINE)
+_DONE = """
+done = function(summary, latency, requests)
+  local e = summary.errors
+  io.write(string.format('\\n{"answers": %d, "seconds": %f, "p50": %f, "p99": %f, "p999": %f, "failed": %d}\\n',
+    summary.requests, summary.duration / 1e6, latency:percentile(50) / 1e6, latency:percentile(99) / 1e6,
+    latency:percentile(99.9) / 1e6, e.connect + e.read + e.write + e.timeout + e.status))
+end
+"""
 
 
 @dataclass(frozen=True)
@@ -26,24 +32,38 @@ class Seen:
     """Answers a second."""
     p50_s: float
     p99_s: float
+    p999_s: float
     failed: int
     """Answers that were no 2xx or 3xx, and connections that broke."""
 
 
-async def wrk(url: str, *, connections: int, seconds: int, script: Path | None = None) -> Seen:
-    command = [require("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--latency", "--timeout", "10s"]
-    if script is not None:
-        command += ["-s", str(script)]
-    process = await asyncio.create_subprocess_exec(*command, url, stdout=PIPE)
-    text = (await process.communicate())[0].decode()
+async def wrk(url: str, *, connections: int, seconds: int, lua: str = "") -> Seen:
+    """`lua` is a script for wrk: what is asked (GET of `url` where it says nothing)."""
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
+        script.write(lua + _DONE)
+        script.flush()
+        process = await asyncio.create_subprocess_exec(
+            require("wrk"), "-t1", f"-c{connections}", f"-d{seconds}s", "--timeout", "10s", "-s", script.name, url,
+            stdout=PIPE,
+        )  # fmt: skip
+        text = (await process.communicate())[0].decode()
     assert process.returncode == 0, text
-    latency = {found[1]: float(found[2]) * _UNITS[found[3]] for found in _LATENCY.finditer(text)}
-    rate = re.search(r"^Requests/sec:\s+([0-9.]+)", text, re.MULTILINE)
-    assert rate is not None, text
-    bad = re.search(r"Non-2xx or 3xx responses: (\d+)", text)
-    broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", text)
-    failed = (int(bad[1]) if bad else 0) + (sum(map(int, broken.groups())) if broken else 0)
-    return Seen(float(rate[1]), latency["50"], latency["99"], failed)
+    said = json.loads(text.strip().splitlines()[-1])
+    return Seen(said["answers"] / said["seconds"], said["p50"], said["p99"], said["p999"], said["failed"])
+
+
+def in_turn(paths: Iterable[str]) -> str:
+    """A script that asks for each of the paths, and then again."""
+    asked = ", ".join(f'"{path}"' for path in paths)
+    return (
+        f"local paths, n = {{{asked}}}, 0\n"
+        "request = function() n = n % #paths + 1; return wrk.format(nil, paths[n]) end\n"
+    )
+
+
+def daemon(directory: Path, settings: Mapping[str, object] | None = None) -> AbstractAsyncContextManager[Child]:
+    """The daemon as it is installed: no seam of the tests is in the way."""
+    return child(directory, settings, program=("pastebin_daemon", "serve"))
 
 
 @asynccontextmanager

@@ -1,68 +1,50 @@
 """Reads: what the origin cache holds, the page of a source, and what has to be fetched from the embedded store."""
 
-import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from statistics import median
 
 import aiohttp
 
-from tests.bench.load import bare, wrk
-from tests.bench.table import Row
-from tests.process import Child, child
+from tests.bench.load import Seen, bare, daemon, in_turn, wrk
+from tests.bench.state import fill
+from tests.bench.table import Row, interleaved, ratio_row
 
 __all__ = ["reads"]
 
 CONNECTIONS = 32
+UNCACHED = 5000
 OURS = frozenset({"date", "server", "content-length", "x-request-id"})
 """Headers that a server makes for each answer, the bare one too (all but the request's id)."""
 
 
 async def reads(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
     source = (Path(__file__).parents[1] / "promises.py").read_bytes() * 4
-    async with child(directory, {"limits.creates_per_minute": 0, "log.level": "warning"}) as it:
-        text = await _paste(it, os.urandom(2048).hex().encode())
-        page = await _paste(it, source[: 20 * 1024], "x.py")
-        yield await _beside_bare(it, f"/{text}/raw", "read of a cached 4 KiB paste, /raw", 0.85, rounds, seconds)
-        yield await _beside_bare(it, f"/{page}", "page of a 20 KB source, cached", 0.80, rounds, seconds)
+    ids = await fill(directory, UNCACHED)
+    async with daemon(directory, {"limits.creates_per_minute": 0}) as it, aiohttp.ClientSession() as http:
+        async with http.put(f"{it.url}/x.py", data=source[: 20 * 1024]) as answer:
+            page = answer.headers["Location"].rpartition("/")[2]
+        for what, reach, path in (
+            ("read of a cached 4 KiB paste, /raw", 0.85, f"/{ids[0]}/raw"),
+            ("page of a 20 KB source, cached", 0.80, f"/{page}"),
+        ):
+            yield await _beside_bare(it.url, [path], what, reach, rounds, seconds)
     # A cache with no room, so that each read looks up the row and the body.
-    settings = {"limits.creates_per_minute": 0, "log.level": "warning", "cache.bytes_max": 0}
-    async with child(directory, settings) as it:
-        text = await _paste(it, os.urandom(2048).hex().encode())
-        what = "read of an uncached 4 KiB paste, local store"
-        yield await _beside_bare(it, f"/{text}/raw", what, 0.30, rounds, seconds)
+    async with daemon(directory, {"cache.bytes_max": 0}) as it:
+        paths = [f"/{paste}/raw" for paste in ids]
+        yield await _beside_bare(it.url, paths, "read of an uncached 4 KiB paste, local store", 0.30, rounds, seconds)
 
 
-async def _paste(it: Child, body: bytes, title: str = "") -> str:
-    async with (
-        aiohttp.ClientSession() as http,
-        http.post(
-            f"{it.url}/api/v1/pastes", data=body, params={"title": title}, headers={"Content-Type": "x/y"}
-        ) as answer,
-    ):
-        assert answer.status == 201, await answer.text()
-        paste: str = (await answer.json())["id"]
-        return paste
-
-
-async def _beside_bare(it: Child, path: str, what: str, reach: float, rounds: int, seconds: int) -> Row:
-    async with aiohttp.ClientSession(auto_decompress=False) as http, http.get(it.url + path) as answer:
+async def _beside_bare(url: str, paths: Sequence[str], what: str, reach: float, rounds: int, seconds: int) -> Row:
+    async with aiohttp.ClientSession(auto_decompress=False) as http, http.get(url + paths[0]) as answer:
         assert answer.status == 200
         body = await answer.read()
         headers = {name: value for name, value in answer.headers.items() if name.lower() not in OURS}
-    ours: list[float] = []
-    theirs: list[float] = []
-    async with bare(headers, body) as url:
-        for _ in range(rounds):
-            for target, seen in ((it.url + path, ours), (url + path, theirs)):
-                run = await wrk(target, connections=CONNECTIONS, seconds=seconds)
-                assert run.failed == 0, run
-                seen.append(run.rate)
-    ratios = [one / other for one, other in zip(ours, theirs, strict=True)]
-    return Row(
-        what,
-        f">= {reach}",
-        median(ratios),
-        f"{median(ours):,.0f}/s of {median(theirs):,.0f}/s",
-        median(ratios) >= reach,
-    )
+    lua = in_turn(paths) if len(paths) > 1 else ""
+
+    def turn(target: str) -> Callable[[], Awaitable[Seen]]:
+        return lambda: wrk(target, connections=CONNECTIONS, seconds=seconds, lua=lua)
+
+    async with bare(headers, body) as bare_url:
+        single = "" if len(paths) > 1 else paths[0]
+        seen = await interleaved(rounds, {"ours": turn(url + single), "bare": turn(bare_url + single)})
+    return ratio_row(what, reach, seen["ours"], seen["bare"])

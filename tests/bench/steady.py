@@ -1,0 +1,125 @@
+"""Readers who go on reading while something large goes on beside them: a million pastes expire at once."""
+
+import asyncio
+import re
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import aiohttp
+
+from tests.bench.load import Seen, daemon, wrk
+from tests.bench.state import fill
+from tests.bench.table import Row
+from tests.process import Child
+from tests.real.faults import FaultProxy
+from tests.real.moto import new_bucket, running_moto
+
+__all__ = ["bulk", "expiry"]
+
+EXPIRING = 1_000_000
+BULK = 5000
+READS_PER_S = 5000
+READERS = 50
+WHOLE_S = 400
+
+
+@dataclass
+class Watch:
+    """What `/metrics` said, second by second."""
+
+    lag_s: float = 0.0
+    age_s: float = 0.0
+    left: list[tuple[float, float]] = field(default_factory=list)
+    """(when, pastes and jobs that wait)"""
+
+
+async def expiry(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
+    """`rounds` and `seconds` are not used: it takes as long as it takes, and at most `WHOLE_S`."""
+    (paste, *_) = await fill(directory, 1)
+    await _expired(directory, EXPIRING)
+    async with daemon(directory) as it:
+        watch = Watch()
+        watching = asyncio.create_task(_watch(it, watch, 1))
+        runs: list[Seen] = []
+        while not watching.done():
+            runs.append(await _readers(it.url, f"/{paste}/raw", 10))
+        await watching
+    (began, first), (ended, last) = watch.left[0], watch.left[-1]
+    rate = (first - last) / 2 / (ended - began)  # each of them is a row, and then a job
+    p99 = max(run.p99_s for run in runs)
+    failed = sum(run.failed for run in runs)
+    read = sum(run.rate for run in runs) / len(runs)
+    yield Row(
+        f"{EXPIRING:,} pastes expiring at once: event-loop lag throughout", "<= 50 ms", f"{watch.lag_s * 1000:.0f} ms",
+        "the daemon's own measure", watch.lag_s <= 0.05,
+    )  # fmt: skip
+    yield Row(
+        f"the same: reads, {READS_PER_S:,}/s offered", "none fails, p99 < 50 ms", f"{failed} fail, {p99 * 1000:.0f} ms",
+        f"{read:,.0f}/s answered; the worst p99 of 10 s", failed == 0 and p99 < 0.05,
+    )  # fmt: skip
+    yield Row(
+        "the same: rows and jobs drained", ">= 3,500/s", f"{rate:,.0f}/s", f"{last:,.0f} left after {ended - began:.0f} s",
+        rate >= 3500 and last == 0,
+    )  # fmt: skip
+
+
+async def bulk(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
+    """What ended pastes cost of a bucket. `rounds` and `seconds` are not used."""
+    await _expired(directory, BULK)
+    with running_moto() as port:
+        async with FaultProxy(port) as proxy:
+            async with daemon(directory, new_bucket(port).settings(proxy.url)) as it:
+                watch = Watch()
+                await _watch(it, watch, 0)
+            asked = len(proxy.seen)
+    left = watch.left[-1][1]
+    yield Row(
+        "S3 requests for each ended paste, bulk delete", "<= 0.02", f"{asked / BULK:.3g}",
+        f"{asked} requests for {BULK:,}, {left:.0f} left", asked / BULK <= 0.02 and left == 0,
+    )  # fmt: skip
+
+
+async def _expired(directory: Path, count: int) -> None:
+    """Make pastes that are all past their time."""
+    await fill(directory, count, size=1000, lifetime_ms=86_400_000)
+    with closing(sqlite3.connect(directory / "state" / "pastebin.sqlite", isolation_level=None)) as connection:
+        connection.execute("update pastes set created_ms = 0, expires_ms = 1 where expires_ms is not null")
+
+
+async def _readers(url: str, path: str, seconds: int) -> Seen:
+    pause_ms = 1000 * READERS // READS_PER_S
+    lua = f"delay = function() return {pause_ms} end\n"
+    return await wrk(url + path, connections=READERS, seconds=seconds, lua=lua)
+
+
+async def _watch(it: Child, watch: Watch, live: int) -> None:
+    """Until nothing but `live` pastes is left, or the time is over."""
+    began = time.monotonic()
+    async with aiohttp.ClientSession() as http:
+        while time.monotonic() - began < WHOLE_S:
+            async with http.get(f"{it.admin}/metrics") as answer:
+                text = await answer.text()
+            pastes = value(text, "pastebin_pastes_live")
+            waiting = (
+                pastes
+                - 1
+                + value(text, 'pastebin_outbox_jobs{state="pending"}')
+                + value(text, 'pastebin_outbox_jobs{state="leased"}')
+            )
+            # A paste that has not ended yet has two steps to go, a job one.
+            watch.left.append((time.monotonic(), waiting + pastes - live))
+            watch.lag_s = max(watch.lag_s, value(text, "pastebin_event_loop_lag_seconds"))
+            watch.age_s = max(watch.age_s, value(text, "pastebin_outbox_oldest_unpublished_age_seconds"))
+            if waiting == 0:
+                return
+            await asyncio.sleep(1)
+
+
+def value(text: str, name: str) -> float:
+    found = re.search(rf"^{re.escape(name)} ([0-9.e+-]+)$", text, re.MULTILINE)
+    assert found is not None, name
+    return float(found[1])
