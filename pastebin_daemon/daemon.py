@@ -23,8 +23,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from aiohttp import web
-
 from pastebin_daemon import sweepers
 from pastebin_daemon.bodies import BodyStore
 from pastebin_daemon.bodies.local import LocalStore, open_local
@@ -54,7 +52,7 @@ from pastebin_daemon.secret import delete_token_secret
 from pastebin_daemon.sweepers import Sweeper
 from pastebin_daemon.systemd import notify, watchdog_interval_s
 from pastebin_daemon.web.admin import Admin, admin_app
-from pastebin_daemon.web.app import public_app
+from pastebin_daemon.web.app import App
 from pastebin_daemon.web.clients import CreateLimit, client_of
 from pastebin_daemon.web.creates import Creates
 from pastebin_daemon.web.deletes import Deletes
@@ -62,6 +60,7 @@ from pastebin_daemon.web.form_page import FormPage
 from pastebin_daemon.web.intake import Expiries
 from pastebin_daemon.web.pages import Pages
 from pastebin_daemon.web.paste_page import PastePages
+from pastebin_daemon.web.public import public_app
 from pastebin_daemon.web.reads import Reads
 from pastebin_daemon.web.receiving import Memory
 from pastebin_daemon.web.site import Site
@@ -88,8 +87,8 @@ class Daemon:
     dispatchers: Mapping[str, Dispatcher]
     sweepers: Mapping[str, Sweeper]
     loops: list[Loop]
-    public: web.Application
-    admin: web.Application
+    public: App
+    admin: App
     health: Health
     history: History
 
@@ -253,7 +252,7 @@ def _loops(
 def _public(
     config: Config, database: Database, store: BodyStore, cache: OriginCache[Entry], highlighter: Highlighter,
     secret: bytes, clock: Clock, metrics: Metrics, purge_delays_ms: tuple[int, ...],
-) -> web.Application:  # fmt: skip
+) -> App:  # fmt: skip
     server, limits = config.server, config.pastes
     tokens = _create_tokens(config.access.create_tokens_file)
     creation = Creation(

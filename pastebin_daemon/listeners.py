@@ -6,16 +6,16 @@ import socket
 import stat
 from pathlib import Path
 from types import TracebackType
+from typing import Any, Protocol
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from pastebin_daemon.errors import Misconfigured, StartError
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.quantities import Listen
 from pastebin_daemon.systemd import listen_sockets
 
-__all__ = ["Listeners"]
+__all__ = ["Listeners", "Served"]
 
 log = get_logger()
 
@@ -31,15 +31,23 @@ KEEPALIVE_S = 75.0
 """Longer than the 60 s after which proxies drop an idle connection, so that the proxy is the one to close it."""
 
 
+class Served(Protocol):
+    closing: bool
+    """Set at the end: every answer says that it is the last one on its connection."""
+
+    def server(self, **options: Any) -> web.Server:
+        """What answers; `options` are those of aiohttp's `RequestHandler`."""
+
+
 class Listeners:
     """`async with`: what was opened is closed at the end, also when something raised."""
 
     def __init__(self, shutdown_s: float) -> None:
         """`shutdown_s`: how long requests that are being answered may go on at the end."""
         self._shutdown_s = shutdown_s
-        self._runners: list[web.AppRunner] = []
+        self._runners: list[web.ServerRunner] = []
+        self._apps: list[Served] = []
         self._unix: list[Path] = []
-        self._closing = False
         self._inherited = listen_sockets()
 
     async def __aenter__(self) -> "Listeners":
@@ -50,17 +58,20 @@ class Listeners:
     ) -> None:
         await self.close()
 
-    async def open(self, app: web.Application, listen: Listen, name: str) -> str:
+    async def open(self, app: Served, listen: Listen, name: str) -> str:
         """Serve the app there; the result says where, for people. `name`: the socket's, when systemd hands it over.
 
         Raises `StartError`.
         """
-        app.middlewares.insert(0, self._last_answers())
-        runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=CUT_S, keepalive_timeout=KEEPALIVE_S,
-            lingering_time=LINGER_S, read_bufsize=READ_BUFFER_BYTES, auto_decompress=False,
-        )  # fmt: skip
+        server = app.server(
+            keepalive_timeout=KEEPALIVE_S,
+            lingering_time=LINGER_S,
+            read_bufsize=READ_BUFFER_BYTES,
+            auto_decompress=False,
+        )
+        runner = web.ServerRunner(server, shutdown_timeout=CUT_S)
         await runner.setup()
+        self._apps.append(app)
         self._runners.append(runner)
         try:
             for site in self._sites(runner, listen, name):
@@ -78,7 +89,8 @@ class Listeners:
         The admin listener was opened last, so that it says "not ready" for as long as the public one is at it.
         """
         runners, self._runners = self._runners, []
-        self._closing = True
+        for app in self._apps:
+            app.closing = True
         try:
             async with asyncio.timeout(self._shutdown_s):
                 for runner in runners:
@@ -91,7 +103,7 @@ class Listeners:
         for path in self._unix:
             path.unlink(missing_ok=True)
 
-    async def _finish(self, runner: web.AppRunner) -> None:
+    async def _finish(self, runner: web.ServerRunner) -> None:
         """Close each connection once nothing is being asked on it, and wait until what was written to it has left.
 
         aiohttp's own way out waits for the handler alone: what a slow reader has not taken by then is lost with the
@@ -105,19 +117,7 @@ class Listeners:
                     connection.force_close()
             await asyncio.sleep(CLOSE_POLL_S)
 
-    def _last_answers(self) -> Middleware:
-        """While closing, every answer says that it is the last one on its connection."""
-
-        @web.middleware
-        async def last_answers(request: web.Request, handler: Handler) -> web.StreamResponse:
-            response = await handler(request)
-            if self._closing:
-                response.force_close()
-            return response
-
-        return last_answers
-
-    def _sites(self, runner: web.AppRunner, listen: Listen, name: str) -> list[web.BaseSite]:
+    def _sites(self, runner: web.ServerRunner, listen: Listen, name: str) -> list[web.BaseSite]:
         if listen.kind == "tcp":
             return [web.TCPSite(runner, listen.host, listen.port, backlog=BACKLOG, reuse_address=True)]
         if listen.kind == "unix":
@@ -132,7 +132,7 @@ class Listeners:
         return [web.SockSite(runner, socket, backlog=BACKLOG) for socket in sockets]
 
 
-async def _shut(runner: web.AppRunner) -> None:
+async def _shut(runner: web.ServerRunner) -> None:
     for site in runner.sites:
         await site.stop()
 

@@ -7,15 +7,46 @@ What to alert on: the outbox's age over 60 s, page over 300 s; page on any dead 
 inbox insert failure. Never page on the depth of the queue: a burst is no trouble.
 """
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from bisect import bisect_left
+from collections.abc import Iterable
+from itertools import accumulate
 
-__all__ = ["Metrics"]
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.metrics_core import HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+__all__ = ["Metrics", "RequestTimes"]
 
 # A second series for each counter, which nobody asks for.
 disable_created_metrics()  # type: ignore[no-untyped-call]  # the library forgot the annotation
 
 _FAST = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)
 _LAG = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3600)
+
+
+class RequestTimes(Collector):
+    """A histogram by route, method and status. The library's own takes a lock for each of its counts, and each observation
+    3 % of a cached read; this one belongs to the event loop's thread."""
+
+    def __init__(self, name: str, text: str) -> None:
+        self._name = name
+        self._text = text
+        self._seen: dict[tuple[str, str, int], tuple[list[int], list[float]]] = {}
+
+    def observe(self, key: tuple[str, str, int], seconds: float) -> None:
+        seen = self._seen.get(key)
+        if seen is None:
+            seen = self._seen[key] = ([0] * (len(_FAST) + 1), [0.0])
+        seen[0][bisect_left(_FAST, seconds)] += 1
+        seen[1][0] += seconds
+
+    def collect(self) -> Iterable[HistogramMetricFamily]:
+        family = HistogramMetricFamily(self._name, self._text, labels=("route", "method", "status"))
+        bounds = [*map(floatToGoString, _FAST), "+Inf"]
+        for (route, method, status), (counts, (total,)) in self._seen.items():
+            family.add_metric((route, method, str(status)), list(zip(bounds, accumulate(counts), strict=True)), total)
+        yield family
 
 
 class Metrics:
@@ -61,7 +92,8 @@ class Metrics:
         self.created = counter("pastes_created", "Pastes created")
         self.ended = counter("pastes_ended", "Pastes ended", "reason")
         self.purge_lag = histogram("purge_lag_seconds", "From an ending's commit to its purge", _LAG)
-        self.requests = histogram("http_request_seconds", "Requests answered", _FAST, "route", "method", "status")
+        self.requests = RequestTimes("pastebin_http_request_seconds", "Requests answered")
+        registry.register(self.requests)
         self.wal_bytes = gauge("wal_bytes", "Size of the write-ahead logs", "file")
         self.commit_seconds = histogram("commit_seconds", "Group commits, the sync included", _FAST)
         self.commit_group = histogram(

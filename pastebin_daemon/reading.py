@@ -18,6 +18,8 @@ check the tombstone last of all (G2). One that has to await in between calls `ch
 import hashlib
 from dataclasses import dataclass
 
+from multidict import CIMultiDict
+
 from pastebin_daemon import pastes
 from pastebin_daemon.bodies import BodyStore
 from pastebin_daemon.clock import Clock
@@ -28,26 +30,31 @@ from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.origin_cache import OriginCache
 from pastebin_daemon.pastes import ABSENT, Paste
 
-__all__ = ["Entry", "Page", "Reading", "weigh"]
+__all__ = ["Entry", "Reading", "Representation", "weigh"]
 
 log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """The HTML that shows a paste, and its ETag."""
+class Representation:
+    """One of the ways in which a paste is served."""
 
     body: bytes
     etag: str
+    headers: CIMultiDict[str]
+    """Those that don't change from one request to the next."""
 
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """A live paste with its body: what the origin cache holds. Its page is put beside it once somebody has asked."""
+    """A live paste with its body: what the origin cache holds. What was made of it is put beside it once somebody has
+    asked."""
 
     paste: Paste
     body: bytes
-    page: Page | None = None
+    raw: Representation | None = None
+    """Its body is the entry's own."""
+    page: Representation | None = None
 
 
 def weigh(entry: Entry) -> int:
@@ -67,15 +74,18 @@ class Reading:
 
     async def read(self, paste_id: str) -> Entry:
         """The live paste and its body. Raises `NotFound`, `BodyMissing`, `StoreUnavailable`."""
-        began = self._clock.monotonic()
         entry = self._cache.get(paste_id)
-        if entry is None:
-            try:
-                entry = await self._cache.fetch(paste_id, self._load)
-            except TimeoutError as error:
-                raise StoreUnavailable(f"fetching the body of {paste_id} took too long") from error
-            if entry is None:
+        if entry is not None:  # which has looked for a tombstone, and no time has passed
+            if not entry.paste.is_live(self._clock.now_ms()):
                 raise NotFound(ABSENT)
+            return entry
+        began = self._clock.monotonic()
+        try:
+            entry = await self._cache.fetch(paste_id, self._load)
+        except TimeoutError as error:
+            raise StoreUnavailable(f"fetching the body of {paste_id} took too long") from error
+        if entry is None:
+            raise NotFound(ABSENT)
         self.check(entry.paste, began)
         return entry
 
@@ -89,7 +99,7 @@ class Reading:
         self.check(paste, began)
         return paste
 
-    def keep_page(self, entry: Entry, page: Page) -> None:
+    def keep_page(self, entry: Entry, page: Representation) -> None:
         """Keep a page with its entry, should the cache still hold it and have the room."""
         entry.page = page
         if not self._cache.weigh_again(entry.paste.id, entry):

@@ -40,6 +40,8 @@ from pastebin_daemon.database import Database, Tx
 from pastebin_daemon.edge import EdgePurger
 from pastebin_daemon.loops import Loop
 from pastebin_daemon.outbox import Enqueued
+from pastebin_daemon.web.app import App
+from pastebin_daemon.web.routing import Request
 
 CALLS = ("put", "get", "delete", "age_s")
 POLLED = ("claim", "expire", "abandon")
@@ -140,11 +142,15 @@ def watch_calls(target: object, prefix: str, names: tuple[str, ...], death: Deat
     vars(target).update({name: watched(name, getattr(target, name)) for name in names})
 
 
-def watch_answers(app: web.Application, death: Death) -> None:
-    async def decided(request: web.Request, response: web.StreamResponse) -> None:
-        death.at(f"answer {response.status}")
+def watch_answers(app: App, death: Death) -> None:
+    decide = app.answer
 
-    app.on_response_prepare.append(decided)
+    async def answer(request: Request) -> web.StreamResponse:
+        response = await decide(request)
+        death.at(f"answer {response.status}")
+        return response
+
+    vars(app).update(answer=answer)
 
 
 def hasten(daemon: Daemon, clock: ChildClock) -> None:

@@ -26,6 +26,7 @@ from pastebin_daemon.daemon import Daemon, assembled, open_purger, open_store
 from pastebin_daemon.database import Tx
 from pastebin_daemon.edge import EdgePurger
 from pastebin_daemon.listeners import LINGER_S, READ_BUFFER_BYTES
+from pastebin_daemon.web.app import App
 from tests.fakes import FakeClock
 
 __all__ = ["Harness", "Made", "configured", "running"]
@@ -157,15 +158,9 @@ async def running(
 
 
 @asynccontextmanager
-async def _listening(app: web.Application, port: int = 0) -> AsyncIterator[str]:
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        shutdown_timeout=1,
-        lingering_time=LINGER_S,
-        read_bufsize=READ_BUFFER_BYTES,
-        auto_decompress=False,
-    )
+async def _listening(app: App, port: int = 0) -> AsyncIterator[str]:
+    server = app.server(lingering_time=LINGER_S, read_bufsize=READ_BUFFER_BYTES, auto_decompress=False)
+    runner = web.ServerRunner(server, shutdown_timeout=1)
     await runner.setup()
     try:
         await web.TCPSite(runner, "127.0.0.1", port).start()

@@ -162,9 +162,9 @@ async def test_the_peer_of_a_unix_socket_names_the_client_when_that_is_trusted(
 
 
 @asynccontextmanager
-async def also(it: Harness, site: Callable[[web.AppRunner], web.BaseSite]) -> AsyncIterator[web.AppRunner]:
+async def also(it: Harness, site: Callable[[web.ServerRunner], web.BaseSite]) -> AsyncIterator[web.ServerRunner]:
     """The same public listener on one more socket."""
-    runner = web.AppRunner(it.daemon.public, access_log=None, shutdown_timeout=1)
+    runner = web.ServerRunner(it.daemon.public.server(), shutdown_timeout=1)
     await runner.setup()
     try:
         await site(runner).start()

@@ -24,13 +24,13 @@ def _as_it_was() -> Iterator[None]:
     """The log belongs to the process: put back what the other tests began with."""
     root = logging.getLogger()
     level, handlers, shown = root.level, list(root.handlers), warnings.showwarning
-    structlog.contextvars.clear_contextvars()
+    before = logs.REQUEST_ID.set("")
     yield
+    logs.REQUEST_ID.reset(before)
     logging.captureWarnings(False)
     warnings.showwarning = shown
     root.setLevel(level)
     root.handlers[:] = handlers
-    structlog.contextvars.clear_contextvars()
     structlog.reset_defaults()
 
 
@@ -49,12 +49,12 @@ def line(out: io.StringIO) -> dict[str, Any]:
 
 
 def test_a_line_is_json_with_time_level_event_fields_and_the_request(out: io.StringIO) -> None:
-    structlog.contextvars.bind_contextvars(request="ab12")
+    logs.REQUEST_ID.set("ab12")
     logs.get_logger().info("paste.created", id="x", size=3, ratio=0.5, title=None, live=True)
     seen = line(out)
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z", seen.pop("timestamp"))
     assert seen == {
-        "level": "info", "event": "paste.created", "request": "ab12",
+        "level": "info", "event": "paste.created", "request_id": "ab12",
         "id": "x", "size": 3, "ratio": 0.5, "title": None, "live": True,
     }  # fmt: skip
 
@@ -134,7 +134,6 @@ def test_secrets_and_pastes_are_withheld_wherever_they_stand(key: str, format: l
     deep: object = {key: "hunter2"}
     for _ in range(10):
         deep = {"inner": [deep]}
-    structlog.contextvars.bind_contextvars(**{key: "hunter2"})
     logs.get_logger().info("paste.created", **{key: "hunter2"}, headers={key: "hunter2"}, deep=deep, raw=b"hunter2")
     assert "hunter2" not in out.getvalue()
     assert out.getvalue().count("(withheld)") == 2

@@ -16,7 +16,6 @@ from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -30,7 +29,8 @@ from pastebin_daemon.ids import ID
 from pastebin_daemon.logs import get_logger
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.operating import LIST_MAX
-from pastebin_daemon.web.envelope import Envelope, Style
+from pastebin_daemon.web.app import App, Style
+from pastebin_daemon.web.routing import Request, Routes
 from pastebin_daemon.web.site import Site, static_file
 from pastebin_daemon.web.status import Look, values_of
 
@@ -76,18 +76,18 @@ class Admin:
     has_edge: bool
     edge_max_age_s: int
 
-    async def health(self, request: web.Request) -> web.Response:
+    async def health(self, request: Request) -> web.Response:
         stuck = self.condition.stuck()
         if stuck:
             return web.Response(status=503, text=f"stuck: {', '.join(stuck)}\n")
         return web.Response(text="ok\n")
 
-    async def ready(self, request: web.Request) -> web.Response:
+    async def ready(self, request: Request) -> web.Response:
         why = await self.condition.not_ready()
         answer = {"ready": not why, "reason": why, "troubles": self.condition.troubles()}
         return web.json_response(answer, status=503 if why else 200)
 
-    async def show_metrics(self, request: web.Request) -> web.Response:
+    async def show_metrics(self, request: Request) -> web.Response:
         totals = await self.database.read(operating.totals)
         metrics = self.metrics
         metrics.outbox_age.set(totals.oldest_age_ms / 1000)
@@ -101,7 +101,7 @@ class Admin:
         self.condition.set_gauges()
         return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: Request) -> web.Response:
         now_ms, totals, queues, dead = await self.database.read(_look)
         look = Look(
             now_ms, totals, queues, dead, self.condition.breakers(), self.condition.files(),
@@ -111,7 +111,7 @@ class Admin:
         answer.headers["Referrer-Policy"] = "same-origin"  # with none at all, its buttons' Origin would be "null"
         return answer
 
-    async def replay_form(self, request: web.Request) -> web.Response:
+    async def replay_form(self, request: Request) -> web.Response:
         """The page's buttons: only from the page itself."""
         asked = await _form_id(request)
         ids = await self.database.read(operating.dead_ids) if asked == "all-dead" else [int(asked)]
@@ -119,13 +119,13 @@ class Admin:
         log.info("jobs.replayed", jobs=started, by=STATUS_PAGE)
         raise web.HTTPSeeOther("/")
 
-    async def discard_form(self, request: web.Request) -> web.Response:
+    async def discard_form(self, request: Request) -> web.Response:
         job = int(await _form_id(request, all_dead=False))
         discarded = await self.database.write(outbox.discard, job)
         log.warning("jobs.discarded", jobs=[job] if discarded else [], by=STATUS_PAGE)
         raise web.HTTPSeeOther("/")
 
-    async def list_jobs(self, request: web.Request) -> web.Response:
+    async def list_jobs(self, request: Request) -> web.Response:
         state = request.query.get("state", "waiting")
         after = request.query.get("after", "0")
         if state not in ("waiting", "dead") or not (after.isascii() and after.isdigit() and len(after) < 19):
@@ -133,13 +133,15 @@ class Admin:
         found = await self.database.read(operating.jobs, "dead" if state == "dead" else "waiting", int(after))
         return web.json_response({"jobs": found, "more": len(found) == LIST_MAX})
 
-    async def show_job(self, request: web.Request) -> web.Response:
-        job = await self.database.read(operating.one_job, int(request.match_info["id"]))
+    async def show_job(self, request: Request) -> web.Response:
+        asked = request.argument
+        is_number = asked.isascii() and asked.isdigit() and len(asked) < 19
+        job = await self.database.read(operating.one_job, int(asked)) if is_number else None
         if job is None:
             raise NotFound("there is no such job: it is done, or never was")
         return web.json_response(job)
 
-    async def replay(self, request: web.Request) -> web.Response:
+    async def replay(self, request: Request) -> web.Response:
         asked = await _parse(request, _Replay)
         ids = await self.database.read(operating.dead_ids) if asked.ids == "all-dead" else list(asked.ids)
         _bounded(ids)
@@ -147,14 +149,14 @@ class Admin:
         log.info("jobs.replayed", jobs=started, by=asked.by)
         return web.json_response({"replayed": {str(job): new for job, new in started.items()}})
 
-    async def discard(self, request: web.Request) -> web.Response:
+    async def discard(self, request: Request) -> web.Response:
         asked = await _parse(request, _Discard)
         _bounded(asked.ids)
         discarded = [job for job in asked.ids if await self.database.write(outbox.discard, job)]
         log.warning("jobs.discarded", jobs=discarded, by=asked.by)
         return web.json_response({"discarded": discarded})
 
-    async def takedown(self, request: web.Request) -> web.Response:
+    async def takedown(self, request: Request) -> web.Response:
         asked = await _parse(request, _Takedown)
         if not ID.fullmatch(asked.id):
             raise NotFound("that is the id of nothing")
@@ -167,7 +169,7 @@ def _look(tx: Tx) -> tuple[int, operating.Totals, list[operating.Queue], list[di
     return tx.now_ms, operating.totals(tx), operating.queues(tx), operating.jobs(tx, "dead", 0)
 
 
-async def _form_id(request: web.Request, *, all_dead: bool = True) -> str:
+async def _form_id(request: Request, *, all_dead: bool = True) -> str:
     """The job that a button of the status page names."""
     if request.headers.get("Origin") != f"http://{request.host}":
         raise Forbidden("this form is sent by the status page itself; elsewhere use /api/v1/jobs with JSON")
@@ -177,11 +179,11 @@ async def _form_id(request: web.Request, *, all_dead: bool = True) -> str:
     return asked
 
 
-def _style(request: web.Request) -> Style:
+def _style(request: Request) -> Style:
     return "page" if request.path == "/" or request.path.startswith("/jobs/") else "problem"
 
 
-async def _parse(request: web.Request, shape: type[B]) -> B:
+async def _parse(request: Request, shape: type[B]) -> B:
     if request.content_type != "application/json":
         raise UnsupportedMediaType("changes are asked for with Content-Type: application/json")
     try:
@@ -198,33 +200,23 @@ def _bounded(ids: list[int]) -> None:
         raise BadRequest(f"name at most {LIST_MAX} jobs at a time, by their numbers")
 
 
-def admin_app(admin: Admin, listen_host: str, clock: Clock) -> web.Application:
+def admin_app(admin: Admin, listen_host: str, clock: Clock) -> App:
     """`listen_host`: what `[admin] listen` says, "" on a unix socket (which no web page reaches)."""
-    app = web.Application(
-        middlewares=[
-            Envelope(clock, None, _style, lambda _, status, text: admin.site.error(status, text)).middleware(),
-            _only_ours(listen_host),
-        ],
-        client_max_size=64 * 1024,
-    )
-    app.router.add_get("/healthz", admin.health)
-    app.router.add_get("/readyz", admin.ready)
-    app.router.add_get("/metrics", admin.show_metrics)
-    app.router.add_get("/", admin.status)
-    app.router.add_get("/static/{file}", static_file)
-    app.router.add_post("/jobs/replay", admin.replay_form)
-    app.router.add_post("/jobs/discard", admin.discard_form)
-    app.router.add_get("/api/v1/jobs", admin.list_jobs)
-    app.router.add_get("/api/v1/jobs/{id:[0-9]{1,18}}", admin.show_job)
-    app.router.add_post("/api/v1/jobs/replay", admin.replay)
-    app.router.add_post("/api/v1/jobs/discard", admin.discard)
-    app.router.add_post("/api/v1/takedown", admin.takedown)
-    return app
+    routes = Routes()
+    routes.add("health", "/healthz", GET=admin.health)
+    routes.add("ready", "/readyz", GET=admin.ready)
+    routes.add("metrics", "/metrics", GET=admin.show_metrics)
+    routes.add("status", "/", GET=admin.status)
+    routes.add("static", "/static/{}", GET=static_file)
+    routes.add("replay-form", "/jobs/replay", POST=admin.replay_form)
+    routes.add("discard-form", "/jobs/discard", POST=admin.discard_form)
+    routes.add("jobs", "/api/v1/jobs", GET=admin.list_jobs)
+    routes.add("job", "/api/v1/jobs/{}", GET=admin.show_job)
+    routes.add("replay", "/api/v1/jobs/replay", POST=admin.replay)
+    routes.add("discard", "/api/v1/jobs/discard", POST=admin.discard)
+    routes.add("takedown", "/api/v1/takedown", POST=admin.takedown)
 
-
-def _only_ours(listen_host: str) -> Middleware:
-    @web.middleware
-    async def only_ours(request: web.Request, handler: Handler) -> web.StreamResponse:
+    def only_ours(request: Request) -> None:
         if listen_host and not _is_ours(request.host, listen_host):
             raise Forbidden("this Host is not the admin listener's: use its address")
         origin = request.headers.get("Origin")
@@ -232,9 +224,8 @@ def _only_ours(listen_host: str) -> Middleware:
             raise Forbidden("a page from elsewhere can't use the admin listener")
         if request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
             raise Forbidden("a page from elsewhere can't use the admin listener")
-        return await handler(request)
 
-    return only_ours
+    return App(routes, clock, None, _style, lambda _, status, text: admin.site.error(status, text), only_ours)
 
 
 def _is_ours(host_header: str, listen_host: str) -> bool:

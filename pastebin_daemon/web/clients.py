@@ -7,11 +7,10 @@ what stands further left was written by the client. IPv6 clients count by /64, w
 from collections import OrderedDict
 from ipaddress import IPv6Address, ip_address
 
-from aiohttp import web
-
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import RateLimited
 from pastebin_daemon.quantities import TrustedProxies
+from pastebin_daemon.web.routing import Request
 
 __all__ = ["CreateLimit", "client_of"]
 
@@ -19,7 +18,7 @@ CLIENTS_MAX = 50_000
 """Clients remembered; the one seen longest ago is forgotten first, that is: with a full bucket (G14)."""
 
 
-def client_of(request: web.Request, trusted: TrustedProxies) -> str:
+def client_of(request: Request, trusted: TrustedProxies) -> str:
     """An address, an IPv6 /64, or "unix" for a peer on a unix socket that names nobody."""
     peer = request.remote or ""
     if not _is_address(peer):

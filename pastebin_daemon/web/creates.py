@@ -17,6 +17,7 @@ from pastebin_daemon.web.clients import CreateLimit
 from pastebin_daemon.web.intake import Asked, Expiries, ask_form, draft_of_form, draft_of_json, draft_of_terminal
 from pastebin_daemon.web.paste_page import gone_text
 from pastebin_daemon.web.receiving import Memory
+from pastebin_daemon.web.routing import Request
 from pastebin_daemon.web.site import Site
 
 __all__ = ["TYPED", "Creates", "bearer", "paste_json"]
@@ -30,7 +31,7 @@ class Creates:
     creation: Creation
     memory: Memory
     limit: CreateLimit
-    client: Callable[[web.Request], str]
+    client: Callable[[Request], str]
     expiries: Expiries
     body_bytes_max: int
     site: Site
@@ -39,7 +40,7 @@ class Creates:
     token_hashes: frozenset[bytes]
     """SHA-256 of the tokens that may create; empty: anyone may."""
 
-    async def terminal(self, request: web.Request) -> web.Response:
+    async def terminal(self, request: Request) -> web.Response:
         self._admit(request)
         self._authorize(bearer(request))
         with self.memory.hold() as hold:
@@ -51,7 +52,7 @@ class Creates:
         answer.headers["X-Expires-At"] = "never" if made.paste.expires_ms is None else rfc3339(made.paste.expires_ms)
         return _located(answer, url, made)
 
-    async def api(self, request: web.Request) -> web.Response:
+    async def api(self, request: Request) -> web.Response:
         self._admit(request)
         self._authorize(bearer(request))
         with self.memory.hold() as hold:
@@ -61,7 +62,7 @@ class Creates:
         response = web.Response(status=201, body=json.dumps(answer).encode(), content_type="application/json")
         return _located(response, f"{self.site.public_url}/{made.paste.id}", made)
 
-    async def form(self, request: web.Request) -> web.Response:
+    async def form(self, request: Request) -> web.Response:
         """The page's form is read before anything is refused, so that the refusal can give the text back (app.py)."""
         with self.memory.hold() as hold:
             request[TYPED] = asked = await ask_form(request, self.body_bytes_max, hold)
@@ -84,7 +85,7 @@ class Creates:
         except (NotFound, Trouble):
             return None  # the text that was typed is what there is
 
-    def _admit(self, request: web.Request) -> None:
+    def _admit(self, request: Request) -> None:
         """What can be said before the body is read."""
         if self.read_only:
             raise ReadOnly("this pastebin takes no new pastes at the moment; reading and deleting go on")
@@ -99,7 +100,7 @@ class Creates:
         if self.token_hashes and token_sha256(token) not in self.token_hashes:
             raise Unauthorized("creating needs a token here (Authorization: Bearer TOKEN)")
 
-    async def _make(self, request: web.Request, draft: Draft, token: str) -> Made:
+    async def _make(self, request: Request, draft: Draft, token: str) -> Made:
         key = request.headers.get("Idempotency-Key")
         draft = Draft(draft.body, draft.lifetime_s, draft.title, draft.language, token if self.token_hashes else "")
         return await self.creation.create(draft, key)
@@ -112,7 +113,7 @@ def _located(response: web.Response, url: str, made: Made) -> web.Response:
     return response
 
 
-def bearer(request: web.Request) -> str:
+def bearer(request: Request) -> str:
     """The token of `Authorization: Bearer TOKEN`, or ""."""
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

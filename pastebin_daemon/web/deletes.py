@@ -21,6 +21,7 @@ from pastebin_daemon.reading import Entry
 from pastebin_daemon.web.creates import bearer
 from pastebin_daemon.web.reads import paste_id
 from pastebin_daemon.web.receiving import Memory, read_body
+from pastebin_daemon.web.routing import Request
 from pastebin_daemon.web.site import Site
 
 __all__ = ["Deletes"]
@@ -38,7 +39,7 @@ class Deletes:
     site: Site
     edge_max_age_s: int
 
-    async def api(self, request: web.Request) -> web.Response:
+    async def api(self, request: Request) -> web.Response:
         token = bearer(request) or request.headers.get("X-Delete-Token", "")
         if not token:
             raise Unauthorized(
@@ -47,7 +48,7 @@ class Deletes:
         await self._delete(paste_id(request), token)
         return web.Response(status=204)
 
-    async def form(self, request: web.Request) -> web.Response:
+    async def form(self, request: Request) -> web.Response:
         if request.content_type != "application/x-www-form-urlencoded":
             raise BadRequest("post the form of the paste's page")
         with Memory(FORM_BYTES).hold() as hold:

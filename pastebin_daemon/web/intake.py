@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from aiohttp import web
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pastebin_daemon.creation import Draft
 from pastebin_daemon.errors import BadRequest, TooLarge, UnsupportedMediaType
 from pastebin_daemon.quantities import duration_text, lifetime, size_text
 from pastebin_daemon.web.receiving import FRAMING_BYTES, Hold, read_body, read_form
+from pastebin_daemon.web.routing import Request
 
 __all__ = [
     "Asked", "Expiries", "ask_form", "draft_of_form", "draft_of_json", "draft_of_terminal", "is_language",
@@ -54,10 +54,10 @@ class Expiries:
         return wanted
 
 
-async def draft_of_terminal(request: web.Request, limit: int, expiries: Expiries, hold: Hold) -> Draft:
+async def draft_of_terminal(request: Request, limit: int, expiries: Expiries, hold: Hold) -> Draft:
     """A raw body whatever its type, or multipart with one part. Options from the query, or from parts of their names."""
     options = _query_options(request)
-    title = _file_title(request.match_info.get("name"))
+    title = _file_title(request.argument or None)
     if request.content_type == "multipart/form-data":
         form = await read_form(request, limit, _too_large(limit), hold, OPTIONS)
         if len(form.contents) != 1:
@@ -70,7 +70,7 @@ async def draft_of_terminal(request: web.Request, limit: int, expiries: Expiries
     return _draft(body, options, expiries, title)
 
 
-async def draft_of_json(request: web.Request, limit: int, expiries: Expiries, hold: Hold) -> Draft:
+async def draft_of_json(request: Request, limit: int, expiries: Expiries, hold: Hold) -> Draft:
     """A JSON document, or any other type as the body itself with its options in the query."""
     options = _query_options(request)
     if request.content_type != "application/json":
@@ -104,7 +104,7 @@ class Asked:
     clone_of: str = ""
 
 
-async def ask_form(request: web.Request, limit: int, hold: Hold) -> Asked:
+async def ask_form(request: Request, limit: int, hold: Hold) -> Asked:
     """Read the page's form. Somewhat more than `limit` bytes are read too: `draft_of_form` refuses them."""
     if request.content_type != "multipart/form-data":
         raise UnsupportedMediaType("the form posts multipart/form-data; use POST / for anything else")
@@ -186,7 +186,7 @@ def _draft(body: bytes, options: Mapping[str, object], expiries: Expiries, file_
     return Draft(body, lifetime_s, str(title) if title else file_title, str(language).lower() if language else None)
 
 
-def _query_options(request: web.Request) -> dict[str, object]:
+def _query_options(request: Request) -> dict[str, object]:
     options: dict[str, object] = {}
     for name, value in request.query.items():
         if name not in OPTIONS:

@@ -11,6 +11,7 @@ from pastebin_daemon.pastes import ABSENT
 from pastebin_daemon.quantities import size_text
 from pastebin_daemon.reading import Reading
 from pastebin_daemon.web.form_page import FormPage, lifetime_text
+from pastebin_daemon.web.routing import Request
 from pastebin_daemon.web.site import Site
 
 __all__ = ["Pages"]
@@ -22,7 +23,7 @@ class Pages:
     form_page: FormPage
     reading: Reading
 
-    async def form(self, request: web.Request) -> web.Response:
+    async def form(self, request: Request) -> web.Response:
         if "text/html" not in request.headers.get("Accept", ""):
             return self._text()
         source = request.query.get("clone")
@@ -35,15 +36,15 @@ class Pages:
             raise BadRequest("only a text can be cloned here; download the bytes, and choose the file in a new paste")
         return self.form_page.clone(entry)
 
-    async def help(self, request: web.Request) -> web.Response:
+    async def help(self, request: Request) -> web.Response:
         if "text/html" in request.headers.get("Accept", ""):
             return self.site.page("help.html", manual=self._manual())
         return self._text()
 
-    async def mine(self, request: web.Request) -> web.Response:
+    async def mine(self, request: Request) -> web.Response:
         return self.site.page("mine.html")
 
-    async def robots(self, request: web.Request) -> web.Response:
+    async def robots(self, request: Request) -> web.Response:
         return web.Response(text="User-agent: *\nDisallow: /\n")
 
     def _text(self) -> web.Response:

@@ -20,8 +20,9 @@ from pastebin_daemon.clock import rfc3339, spoken_time
 from pastebin_daemon.highlighting import Highlighter
 from pastebin_daemon.pastes import Paste
 from pastebin_daemon.quantities import size_text
-from pastebin_daemon.reading import Entry, Page
-from pastebin_daemon.web.site import Site
+from pastebin_daemon.reading import Entry, Representation
+from pastebin_daemon.web.represent import represent
+from pastebin_daemon.web.site import PAGE_CSP, Site
 
 __all__ = ["PastePages", "gone_text"]
 
@@ -52,28 +53,28 @@ _KINDS = (
 
 
 class PastePages:
-    def __init__(self, site: Site, highlighter: Highlighter, keep: Callable[[Entry, Page], None]) -> None:
+    def __init__(self, site: Site, highlighter: Highlighter, keep: Callable[[Entry, Representation], None]) -> None:
         """`keep` puts a page beside its body into the origin cache, should the body still be there."""
         self._site = site
         self._highlighter = highlighter
         self._keep = keep
-        self._making: dict[str, asyncio.Task[Page]] = {}
+        self._making: dict[str, asyncio.Task[Representation]] = {}
 
-    async def page(self, entry: Entry) -> Page:
+    async def page(self, entry: Entry) -> Representation:
         """The kept page, or one that everyone who asks meanwhile shares. Awaits: look for a tombstone afterwards."""
         if entry.page is not None:
             return entry.page
         return await self._shared(entry.paste.id, lambda: self._make(entry))
 
-    async def rendered(self, entry: Entry) -> Page:
+    async def rendered(self, entry: Entry) -> Representation:
         """The text as markdown; it is not kept, since its address has a query string."""
         return await self._shared(f"{entry.paste.id}?", lambda: self._render(entry))
 
-    async def _shared(self, key: str, make: Callable[[], Awaitable[Page]]) -> Page:
+    async def _shared(self, key: str, make: Callable[[], Awaitable[Representation]]) -> Representation:
         task = self._making.get(key)
         if task is None:
 
-            async def run() -> Page:
+            async def run() -> Representation:
                 try:
                     return await make()
                 finally:
@@ -82,7 +83,7 @@ class PastePages:
             task = self._making[key] = asyncio.create_task(run())
         return await asyncio.shield(task)
 
-    async def _make(self, entry: Entry) -> Page:
+    async def _make(self, entry: Entry) -> Representation:
         paste = entry.paste
         coloured = None
         if paste.is_text and (paste.language or paste.title):
@@ -96,7 +97,7 @@ class PastePages:
         self._keep(entry, page)
         return page
 
-    async def _render(self, entry: Entry) -> Page:
+    async def _render(self, entry: Entry) -> Representation:
         paste = entry.paste
         coloured = await self._highlighter(entry.body, "", "", "markdown") if paste.is_text else None
         if coloured is None:
@@ -105,7 +106,7 @@ class PastePages:
 
     def _document(
         self, paste: Paste, body: bytes, lines: str | None, language: str, rendered: Markup | None = None
-    ) -> Page:
+    ) -> Representation:
         title = paste.title or paste.id
         if language == "Text only":  # Pygments' name for it
             language = "plain text"
@@ -125,7 +126,8 @@ class PastePages:
             expires_at=None if paste.expires_ms is None else rfc3339(paste.expires_ms),
             what=_what(body), hexdump=_hexdump(body),
         )  # fmt: skip
-        return Page(document, f'"{hashlib.sha256(document).hexdigest()[:32]}"')
+        etag = f'"{hashlib.sha256(document).hexdigest()[:32]}"'
+        return represent(paste, document, etag, "text/html; charset=utf-8", PAGE_CSP)
 
 
 def _numbered(lines: str, count: int) -> str:

@@ -17,24 +17,25 @@ from urllib.parse import quote
 
 import segno
 from aiohttp import web
-from multidict import CIMultiDict
 
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import BadRequest, NotFound
 from pastebin_daemon.ids import ID
 from pastebin_daemon.pastes import ABSENT, Paste
-from pastebin_daemon.reading import Reading
+from pastebin_daemon.reading import Entry, Reading, Representation
+from pastebin_daemon.web.app import RAW_CSP
 from pastebin_daemon.web.creates import paste_json
-from pastebin_daemon.web.envelope import RAW_CSP
 from pastebin_daemon.web.paste_page import PastePages
-from pastebin_daemon.web.site import PAGE_CSP, Site
+from pastebin_daemon.web.represent import represent
+from pastebin_daemon.web.routing import Request
+from pastebin_daemon.web.site import Site
 
 __all__ = ["Reads", "paste_id"]
 
 
-def paste_id(request: web.Request) -> str:
+def paste_id(request: Request) -> str:
     """The id in the path. Raises `NotFound` for what no id can be."""
-    found = request.match_info["id"]
+    found = request.argument
     if not ID.fullmatch(found):
         raise NotFound(ABSENT)
     return found
@@ -46,25 +47,24 @@ class Reads:
         self._clock = clock
         self._public_url = site.public_url
         self._pages = pages
-        self._edge_max_age_s = edge_max_age_s
+        self._controls = [
+            f"public, max-age=0, s-maxage={kept_s}, must-revalidate, stale-while-revalidate=0, stale-if-error=0"
+            for kept_s in range(edge_max_age_s + 1)
+        ]
+        """By the seconds that an edge may keep an answer."""
 
-    async def raw(self, request: web.Request) -> web.Response:
+    async def raw(self, request: Request) -> web.Response:
         entry = await self._reading.read(paste_id(request))
-        paste = entry.paste
-        if paste.is_text:
-            headers = {"Content-Type": "text/plain; charset=utf-8"}
-        else:
-            headers = {"Content-Type": "application/octet-stream", "Content-Disposition": _attachment(paste)}
-        return self._answer(request, paste, entry.body, f'"{paste.sha256.hex()}"', RAW_CSP, headers)
+        if entry.raw is None:
+            entry.raw = _raw(entry)
+        return self._answer(request, entry.paste, entry.raw)
 
-    async def download(self, request: web.Request) -> web.Response:
+    async def download(self, request: Request) -> web.Response:
         entry = await self._reading.read(paste_id(request))
-        paste = entry.paste
-        headers = {"Content-Type": "application/octet-stream", "Content-Disposition": _attachment(paste)}
-        return self._answer(request, paste, entry.body, f'"{paste.sha256.hex()}"', RAW_CSP, headers)
+        return self._answer(request, entry.paste, _download(entry))
 
-    async def page(self, request: web.Request) -> web.Response:
-        render = request.query.get("render")
+    async def page(self, request: Request) -> web.Response:
+        render = None if request.is_canonical else request.query.get("render")
         if render not in (None, "markdown"):
             raise BadRequest("a page can be rendered as markdown, or not: write ?render=markdown, or nothing")
         began = self._clock.monotonic()
@@ -73,10 +73,9 @@ class Reads:
         if page is None:
             page = await (self._pages.page(entry) if render is None else self._pages.rendered(entry))
             self._reading.check(entry.paste, began)
-        headers = {"Content-Type": "text/html; charset=utf-8"}
-        return self._answer(request, entry.paste, page.body, page.etag, PAGE_CSP, headers)
+        return self._answer(request, entry.paste, page)
 
-    async def qr(self, request: web.Request) -> web.Response:
+    async def qr(self, request: Request) -> web.Response:
         """The link as a QR code, with the quiet zone of four modules that the standard asks for (ISO/IEC 18004)."""
         paste = await self._reading.look(paste_id(request))
         image = io.BytesIO()
@@ -87,43 +86,47 @@ class Reads:
             body=image.getvalue(), headers={"Content-Type": "image/svg+xml", "Content-Security-Policy": RAW_CSP}
         )
 
-    async def api(self, request: web.Request) -> web.Response:
+    async def api(self, request: Request) -> web.Response:
         paste = await self._reading.look(paste_id(request))
         body = json.dumps(paste_json(paste, self._public_url)).encode()
-        return self._answer(request, paste, body, _etag(body), RAW_CSP, {"Content-Type": "application/json"})
+        etag = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+        return self._answer(request, paste, represent(paste, body, etag, "application/json", RAW_CSP))
 
-    def _answer(
-        self, request: web.Request, paste: Paste, body: bytes, etag: str, csp: str, headers: dict[str, str]
-    ) -> web.Response:
+    def _answer(self, request: Request, paste: Paste, shown: Representation) -> web.Response:
         """The answer for a paste that was found live in this very step of the loop."""
-        tag = f"paste-{paste.id}"
-        all_headers = CIMultiDict(headers)
-        all_headers["Cache-Control"] = self._cache_control(paste, request)
-        all_headers["ETag"] = etag
-        all_headers["Cache-Tag"] = tag
-        all_headers["Surrogate-Key"] = tag
-        all_headers["Content-Security-Policy"] = csp
-        if _matches(request, etag):
-            del all_headers["Content-Type"]
-            return web.Response(status=304, headers=all_headers)
-        return web.Response(body=body, headers=all_headers)
+        if "If-None-Match" in request.headers and _matches(request, shown.etag):
+            response = web.Response(status=304, headers=shown.headers)
+            del response.headers["Content-Type"]
+        else:
+            response = web.Response(body=shown.body, headers=shown.headers)
+        response.headers["Cache-Control"] = self._cache_control(paste, request)
+        return response
 
-    def _cache_control(self, paste: Paste, request: web.Request) -> str:
-        kept_s = self._edge_max_age_s
+    def _cache_control(self, paste: Paste, request: Request) -> str:
+        kept_s = len(self._controls) - 1
         if paste.expires_ms is not None:
             kept_s = min(kept_s, (paste.expires_ms - self._clock.now_ms()) // 1000 - 1)
-        if kept_s < 1 or request.raw_path != request.path:
-            return "no-store"
-        return (
-            f"public, max-age=0, s-maxage={kept_s}, must-revalidate, stale-while-revalidate=0, stale-if-error=0"
-        )  # fmt: skip
+        return "no-store" if kept_s < 1 or not request.is_canonical else self._controls[kept_s]
 
 
-def _etag(body: bytes) -> str:
-    return f'"{hashlib.sha256(body).hexdigest()[:32]}"'
+def _raw(entry: Entry) -> Representation:
+    if not entry.paste.is_text:
+        return _download(entry)
+    return represent(entry.paste, entry.body, _etag(entry), "text/plain; charset=utf-8", RAW_CSP)
 
 
-def _matches(request: web.Request, etag: str) -> bool:
+def _download(entry: Entry) -> Representation:
+    disposition = _attachment(entry.paste)
+    return represent(
+        entry.paste, entry.body, _etag(entry), "application/octet-stream", RAW_CSP, Content_Disposition=disposition
+    )
+
+
+def _etag(entry: Entry) -> str:
+    return f'"{entry.paste.sha256.hex()}"'
+
+
+def _matches(request: Request, etag: str) -> bool:
     """RFC 9110, 13.1.2: a weak comparison; `*` matches whatever is there."""
     asked = ",".join(request.headers.getall("If-None-Match", []))
     return asked.strip() == "*" or etag in re.findall(r'"[^"]*"', asked)

@@ -17,12 +17,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import cast
 
-from aiohttp import BodyPartReader, HttpVersion11, MultipartReader, StreamReader, web
+from aiohttp import BodyPartReader, HttpVersion11, MultipartReader, StreamReader
 from aiohttp.http_exceptions import HttpProcessingError
 
 from pastebin_daemon.errors import BadRequest, Busy, RequestTimeout, TooLarge, UnsupportedMediaType
+from pastebin_daemon.web.routing import Request
 
-__all__ = ["FRAMING_BYTES", "Form", "Hold", "Memory", "read_body", "read_form", "wait_to_be_asked"]
+__all__ = ["FRAMING_BYTES", "Form", "Hold", "Memory", "read_body", "read_form"]
 
 FRAMING_BYTES = 64 * 1024
 """What JSON or multipart may add around a body of the largest size."""
@@ -75,11 +76,7 @@ class Form:
     options: dict[str, object] = field(default_factory=dict)
 
 
-async def wait_to_be_asked(request: web.Request) -> None:
-    """The handler of `Expect` for every route: says nothing. Whoever reads the body does."""
-
-
-async def _ask(request: web.Request, length_max: int, refusal: TooLarge) -> None:
+async def _ask(request: Request, length_max: int, refusal: TooLarge) -> None:
     """Refuse what can be refused before the body comes; then ask for it, should the client wait for that."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("send the bytes as they are to be stored, without Content-Encoding")
@@ -92,7 +89,7 @@ async def _ask(request: web.Request, length_max: int, refusal: TooLarge) -> None
         request.writer.output_size = 0  # the answer has not begun
 
 
-async def read_body(request: web.Request, length_max: int, refusal: TooLarge, hold: Hold) -> bytes:
+async def read_body(request: Request, length_max: int, refusal: TooLarge, hold: Hold) -> bytes:
     """The whole body of at most `length_max` bytes. Raises `refusal` for more."""
     await _ask(request, length_max, refusal)
     chunks: list[bytes] = []
@@ -108,7 +105,7 @@ async def read_body(request: web.Request, length_max: int, refusal: TooLarge, ho
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def read_form(request: web.Request, limit: int, refusal: TooLarge, hold: Hold, options: Collection[str]) -> Form:
+async def read_form(request: Request, limit: int, refusal: TooLarge, hold: Hold, options: Collection[str]) -> Form:
     """A multipart form whose parts have at most `limit` bytes each, and not many more together. A part with the name of
     an option and without a file name is one; every other is a content. Raises `refusal` for more, `BadRequest`."""
     form = Form()

@@ -20,6 +20,7 @@ from aiohttp import web
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 from pastebin_daemon.errors import NotFound
+from pastebin_daemon.web.routing import Request
 
 __all__ = ["PAGE_CSP", "Site", "static_file"]
 
@@ -104,7 +105,7 @@ class Site:
         return _TEMPLATES.get_template(template).render(site=self, **values).encode()
 
     def page(self, template: str, status: int = 200, /, **values: object) -> web.Response:
-        """An answer that no cache keeps: the envelope adds the policy and `no-store`."""
+        """An answer that no cache keeps: the app adds the policy and `no-store`."""
         body = self.document(template, **values)
         return web.Response(status=status, body=body, headers={"Content-Type": "text/html; charset=utf-8"})
 
@@ -116,8 +117,8 @@ class Site:
         return web.Response(status=status, body=body, headers={"Content-Type": "text/html; charset=utf-8"})
 
 
-async def static_file(request: web.Request) -> web.Response:
-    name = request.match_info["file"]
+async def static_file(request: Request) -> web.Response:
+    name = request.argument
     body = _BY_PUBLIC_NAME.get(name)
     if body is None:
         raise NotFound("there is no such file")
