@@ -182,7 +182,7 @@ from tests.faulty_sqlite import FaultySqlite, sqlite_error
 class FailingDisk(FaultySqlite):
     '''The COMMIT of a paste with this title fails.'''
     def meet(self, connection, sql, params):
-        if sql.startswith("insert into pastes") and "unlucky" in params:
+        if sql.startswith("insert into pastes") and "unlucky" in str(params):
             self.fail("commit", "SQLITE_IOERR")
         return super().meet(connection, sql, params)
 

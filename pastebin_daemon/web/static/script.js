@@ -196,6 +196,8 @@ function editor(form) {
   }
   guess();
   settle();
+  // The browser's own autofocus waits for the first frame, and would lose what a quick typist has typed by then.
+  if (document.activeElement === document.body) text.focus();
 }
 
 function indent(text, back) {
