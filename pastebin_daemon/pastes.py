@@ -106,14 +106,16 @@ def _paste(row: Sequence[Any]) -> Paste:
     return Paste(*row)
 
 
-def _begin_all(tx: Tx, calls: Sequence[tuple[NewPaste, int]]) -> list[None]:
-    (_, bytes_max) = calls[0]
-    _within_quota(tx, sum(new.size for new, _ in calls), bytes_max)
-    tx.changed(
-        "insert into uploads (object, paste, started_ms) select value ->> 0, value ->> 1, ? from json_each(?)",
-        (tx.now_ms, json.dumps([(new.object, new.id) for new, _ in calls])),
-    )
-    return [None] * len(calls)
+def _begin_all(tx: Tx, calls: Sequence[tuple[NewPaste, int]]) -> list[StorageFull | None]:
+    stored = _stored(tx)
+    results = [_over_quota(stored, new.size, bytes_max) for new, bytes_max in calls]
+    records = [(new.object, new.id) for (new, _), refusal in zip(calls, results, strict=True) if refusal is None]
+    if records:
+        tx.changed(
+            "insert into uploads (object, paste, started_ms) select value ->> 0, value ->> 1, ? from json_each(?)",
+            (tx.now_ms, json.dumps(records)),
+        )
+    return results
 
 
 @batched_by(_begin_all)
@@ -122,19 +124,22 @@ def begin_upload(tx: Tx, new: NewPaste, bytes_max: int) -> None:
     only(_begin_all(tx, [(new, bytes_max)]))
 
 
-def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]]) -> list[Paste | None]:
-    objects = json.dumps([new.object for new, _, _ in calls])
-    rows = tx.rows("delete from uploads where object in (select value from json_each(?)) returning object", (objects,))
-    uploaded = {key for (key,) in rows}
-    outbox.enqueue(tx, outbox.REAP, [{"object": new.object} for new, _, _ in calls if new.object not in uploaded])
-    taken = [(new, idempotency) for new, idempotency, _ in calls if new.object in uploaded]
-    (_, _, bytes_max) = calls[0]
-    _within_quota(tx, sum(new.size for new, _ in taken), bytes_max)
-    made = {new.object: _made(new, tx.now_ms) for new, _ in taken}
-    if made:
-        _insert(tx, list(made.values()), [new.token_sha256 for new, _ in taken])
-    for new, idempotency in taken:
-        paste = made[new.object]
+def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]]) -> list[Paste | StorageFull | None]:
+    uploaded, stored = uploading(tx, [new.object for new, _, _ in calls]), _stored(tx)
+    results: list[Paste | StorageFull | None] = []
+    made: list[tuple[Paste, bytes]] = []
+    for new, idempotency, bytes_max in calls:
+        if new.object not in uploaded:
+            results.append(None)
+            continue
+        refusal = _over_quota(stored, new.size, bytes_max)
+        if refusal is not None:
+            results.append(refusal)  # its record stays, and the sweeper reaps the body
+            continue
+        stored += new.size
+        paste = _made(new, tx.now_ms)
+        results.append(paste)
+        made.append((paste, new.token_sha256))
         if idempotency is not None:
             # A row that is in the way is past its retention: find_replay saw no other, and the key is held in memory.
             tx.changed(
@@ -142,7 +147,10 @@ def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]
                 (idempotency.key_sha256, idempotency.fingerprint, paste.id, tx.now_ms),
             )
         tx.emit(Created(paste))
-    return [made.get(new.object) for new, _, _ in calls]
+    outbox.enqueue(tx, outbox.REAP, [{"object": new.object} for new, _, _ in calls if new.object not in uploaded])
+    if made:
+        _insert(tx, made)
+    return results
 
 
 @batched_by(_commit_all)
@@ -161,38 +169,35 @@ def _made(new: NewPaste, now_ms: int) -> Paste:
     )  # fmt: skip
 
 
-def _insert(tx: Tx, made: Sequence[Paste], tokens_sha256: Sequence[bytes]) -> None:
-    """The hashes, which JSON can't hold, come in two values of 32 bytes a paste."""
-    rows = [
-        (
-            paste.id,
-            paste.object,
-            paste.created_ms,
-            paste.expires_ms,
-            paste.size,
-            paste.is_text,
-            paste.title,
-            paste.language,
-        )
-        for paste in made
-    ]
+def _insert(tx: Tx, made: Sequence[tuple[Paste, bytes]]) -> None:
+    """Pastes and the hashes of their tokens, in the place of their uploads. Hashes, which JSON can't hold, come in two
+    values of 32 bytes a paste."""
+    rows = [(p.id, p.object, p.created_ms, p.expires_ms, p.size, p.is_text, p.title, p.language) for p, _ in made]
+    tx.changed(
+        "delete from uploads where object in (select value from json_each(?))",
+        (json.dumps([paste.object for paste, _ in made]),),
+    )
     tx.changed(
         f"insert into pastes ({_COLUMNS}, token_sha256)"
         " select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, substr(:bodies, 32 * key + 1, 32),"
         " value ->> 5, value ->> 6, value ->> 7, substr(:tokens, 32 * key + 1, 32) from json_each(:rows)",
         {
             "rows": json.dumps(rows),
-            "bodies": b"".join(paste.sha256 for paste in made),
-            "tokens": b"".join(tokens_sha256),
+            "bodies": b"".join(paste.sha256 for paste, _ in made),
+            "tokens": b"".join(token for _, token in made),
         },
     )
 
 
-def _within_quota(tx: Tx, size: int, bytes_max: int) -> None:
-    if bytes_max:
-        ((stored,),) = tx.rows("select bytes from totals")
-        if stored + size > bytes_max:
-            raise StorageFull(f"{stored} bytes are stored, {size} more would pass [bodies] bytes_max = {bytes_max}")
+def _stored(tx: Tx) -> int:
+    ((stored,),) = tx.rows("select bytes from totals")
+    return int(stored)
+
+
+def _over_quota(stored: int, size: int, bytes_max: int) -> StorageFull | None:
+    if not bytes_max or stored + size <= bytes_max:
+        return None
+    return StorageFull(f"{stored} bytes are stored, {size} more would pass [bodies] bytes_max = {bytes_max}")
 
 
 def _find_all(tx: Tx, calls: Sequence[tuple[str]]) -> list[Paste | None]:
@@ -231,11 +236,17 @@ def find_replay(tx: Tx, idempotency: Idempotency, retention_ms: int) -> Paste | 
 
 
 def _delete_all(tx: Tx, calls: Sequence[tuple[str, bytes, Sequence[int]]]) -> list[NotFound | Forbidden | None]:
-    rows = tx.rows(
-        "select id, expires_ms, token_sha256 from pastes where id in (select value from json_each(?))",
+    # In one row, since each row would be one more handoff of the interpreter's lock.
+    ((found,),) = tx.rows(
+        "select json_group_array(json_array(id, expires_ms, hex(token_sha256))) from pastes"
+        " where id in (select value from json_each(?))",
         (json.dumps([paste_id for paste_id, _, _ in calls]),),
     )
-    live = {paste_id: token for paste_id, expires_ms, token in rows if expires_ms is None or tx.now_ms < expires_ms}
+    live = {
+        paste_id: bytes.fromhex(token)
+        for paste_id, expires_ms, token in json.loads(found)
+        if expires_ms is None or tx.now_ms < expires_ms
+    }
     results: list[NotFound | Forbidden | None] = []
     ending: list[str] = []
     for paste_id, token_sha256, _ in calls:
@@ -247,7 +258,7 @@ def _delete_all(tx: Tx, calls: Sequence[tuple[str, bytes, Sequence[int]]]) -> li
             del live[paste_id]  # a second delete of it comes too late
             ending.append(paste_id)
             results.append(None)
-    (_, _, purge_delays_ms) = calls[0]
+    (_, _, purge_delays_ms) = calls[0]  # a setting, the same for all
     _end(tx, ending, "delete", purge_delays_ms)
     return results
 
@@ -266,13 +277,15 @@ def take_down(tx: Tx, paste_id: str, purge_delays_ms: Sequence[int]) -> None:
 
 
 def _end(tx: Tx, ids: Sequence[str], reason: Ending, purge_delays_ms: Sequence[int]) -> None:
+    """End pastes that are there."""
     if not ids:
         return
-    objects: dict[str, str] = dict(
-        tx.rows(
-            "delete from pastes where id in (select value from json_each(?)) returning id, object", (json.dumps(ids),)
-        )
+    ((found,),) = tx.rows(
+        "select json_group_array(json_array(id, object)) from pastes where id in (select value from json_each(?))",
+        (json.dumps(ids),),
     )
+    objects = dict(json.loads(found))
+    tx.changed("delete from pastes where id in (select value from json_each(?))", (json.dumps(ids),))
     outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": objects[paste_id], "paste": paste_id} for paste_id in ids])
     for number, delay_ms in enumerate(purge_delays_ms):
         again = {} if number == 0 else {"again": number}
@@ -324,7 +337,8 @@ def live_objects(tx: Tx, objects: Collection[str]) -> set[str]:
 
 def uploading(tx: Tx, objects: Collection[str]) -> set[str]:
     """Those of the objects that an upload is in progress of."""
-    rows = tx.rows(
-        "select u.object from json_each(?) j cross join uploads u on u.object = j.value", (json.dumps(list(objects)),)
-    )  # fmt: skip
-    return {key for (key,) in rows}
+    ((found,),) = tx.rows(
+        "select json_group_array(u.object) from json_each(?) j cross join uploads u on u.object = j.value",
+        (json.dumps(list(objects)),),
+    )
+    return set(json.loads(found))

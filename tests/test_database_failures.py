@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from pastebin_daemon.bodies.local import LocalStore, open_local
 from pastebin_daemon.database import Database, Tx, open_database
-from pastebin_daemon.errors import DatabaseUnavailable, StorageFull, Temporary
+from pastebin_daemon.errors import DatabaseUnavailable, Forbidden, StorageFull, Temporary
 from tests.fakes import FakeClock
 from tests.faulty_sqlite import FaultySqlite, sqlite_error, stalled
 
@@ -28,6 +28,11 @@ def put(tx: Tx, key: str, size: int = 1) -> str:
     tx.changed("insert into objects (key, stored_ms, body) values (?, ?, zeroblob(?))", (key, tx.now_ms, size))
     tx.emit(Said(key))
     return key
+
+
+def half(tx: Tx, key: str) -> None:
+    put(tx, key)
+    raise Forbidden("no")
 
 
 def remove(tx: Tx, key: str) -> bool:
@@ -48,11 +53,11 @@ class Subject:
         database.subscribe(Said, self.said.append)
 
     async def group(self, *members: tuple[str, str]) -> list[object]:
-        """Run the members in one group: ("put", key), ("remove", key), or ("grow", key). Their outcomes."""
+        """Run the members in one group: ("put", key), ("remove", key), ("half", key), or ("grow", key). Their outcomes."""
 
         def submit(verb: str, key: str) -> Coroutine[object, object, object]:
-            if verb == "remove":
-                return self.database.write(remove, key)
+            if verb in ("remove", "half"):
+                return self.database.write(remove if verb == "remove" else half, key)
             return self.database.grow(put, key) if verb == "grow" else self.database.write(put, key)
 
         async with stalled(self.database):
@@ -156,16 +161,17 @@ async def test_housekeeping_on_a_full_disk_is_no_reason_to_end(it: Subject) -> N
 # --- an unknown outcome
 
 
-@pytest.mark.parametrize("statement", ["commit", "insert", "begin immediate", "savepoint", "release"])
+@pytest.mark.parametrize("statement", ["commit", "insert", "begin immediate", "savepoint", "release", "rollback"])
 @pytest.mark.parametrize("name", ["SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_READONLY"])
 async def test_after_any_other_error_nothing_more_is_run_on_the_handle(it: Subject, statement: str, name: str) -> None:
     await it.database.write(put, "old")
     it.said.clear()
-    it.sqlite.fail(statement, name, after=0 if statement == "insert" else 1)  # after the stalling one
+    it.sqlite.fail(statement, name, after=1 if statement in ("commit", "begin immediate") else 0)  # the stalling one's
 
-    outcomes = await it.group(("put", "a"), ("grow", "b"), ("remove", "old"))
+    # What has to be undone makes the group run again with savepoints.
+    outcomes = await it.group(("put", "a"), ("grow", "b"), ("half", "c"), ("remove", "old"))
 
-    assert [type(outcome) for outcome in outcomes] == [DatabaseUnavailable] * 3
+    assert [type(outcome) for outcome in outcomes] == [DatabaseUnavailable] * 4
     assert it.database.failed.done()
     cause = it.database.failed.result()
     assert isinstance(cause, sqlite3.OperationalError)

@@ -196,11 +196,14 @@ INDEXES = {
     r"select min\(first_due_ms\) from outbox": "outbox_age",
     "delete from pastes where id in .* expires_ms": "COVERING INDEX pastes_expiry (expires_ms<?)",
     "delete from uploads where object in .* started_ms": "COVERING INDEX uploads_started (started_ms<?)",
+    r"select json_group_array\(json_array\(id, object\)\) from pastes": "SEARCH pastes USING PRIMARY KEY (id=?)",
+    r"select json_group_array\(json_array\(id, expires_ms": "SEARCH pastes USING PRIMARY KEY (id=?)",
+    "select id, object, created_ms, .* from pastes": "SEARCH pastes USING PRIMARY KEY (id=?)",
     "delete from idempotency .* created_ms": "COVERING INDEX idempotency_created (created_ms<?)",
     r"select max\(outbox_id\)": "SEARCH inbox USING PRIMARY KEY (outbox_id>?)",
     "delete from inbox": "SEARCH inbox USING PRIMARY KEY (outbox_id>? AND outbox_id<?)",
     "select p.object from json_each": "COVERING INDEX sqlite_autoindex_pastes_2 (object=?)",
-    "select u.object from json_each": "SEARCH u USING PRIMARY KEY (object=?)",
+    r"select json_group_array\(u.object\) from json_each": "SEARCH u USING PRIMARY KEY (object=?)",
     "select i.outbox_id from json_each": "SEARCH i USING PRIMARY KEY (outbox_id=? AND consumer=?)",
 }
 

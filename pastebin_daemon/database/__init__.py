@@ -8,8 +8,8 @@ What it guarantees:
   same instant. Readers are `query_only` and close before the writer does.
 - **A transaction is a plain function of `tx`**, so it cannot await and cannot hold a lock over the network (G10). It
   happens at one instant, `tx.now_ms`, and may run twice: it touches nothing but `tx`.
-- **Group commit**: all writers that wait share one BEGIN and one sync; each runs in a SAVEPOINT and fails alone. Calls of
-  one function may run as one (`batch.py`), each of them still with a result of its own.
+- **Group commit**: all writers that wait share one BEGIN and one sync, and each fails alone: what one wrote before it
+  failed is undone, and nothing else. Calls of one function may run as one (`batch.py`), each with a result of its own.
 - **What must follow a commit follows it.** A transition says what happened by `tx.emit(event)`; subscribers are called
   in the loop step that resolves the commit, before any waiter goes on and whatever became of the caller. So no caller
   can forget a tombstone, and no cancelled request can lose one.

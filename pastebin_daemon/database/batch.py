@@ -12,7 +12,7 @@ function that many callers ask for at once can name one that takes all their cal
 
 The batch is an optimisation and nothing else: it must do what the calls would do one after the other. Its result has, for
 each call, what it returns, or the exception that it raises, which then has changed nothing. A batch that can't tell
-raises: then all of it is undone, and the calls run one by one.
+raises: then the group is undone, and its calls run one by one.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -43,6 +43,10 @@ class _FullError(Exception):
     """The disk is full and the group was rolled back."""
 
 
+class _HalfDoneError(Exception):
+    """A member failed after it had written, or a batch could not tell whose an error is."""
+
+
 def _code(error: sqlite3.Error) -> int:
     """The primary result code. Errors of Python's own making (wrong parameters) have none: they are the caller's."""
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
@@ -101,8 +105,15 @@ class GroupCommit:
         except Exception as fatal:  # noqa: BLE001  as above
             self._fail(fatal, [member])
 
-    def _attempt(self, connection: sqlite3.Connection, members: Sequence[Member]) -> Sequence[Member]:
-        """Commit the members together. The result: those that were not started, since time ran out."""
+    def _attempt(
+        self, connection: sqlite3.Connection, members: Sequence[Member], *, careful: bool = False
+    ) -> Sequence[Member]:
+        """Commit the members together. The result: those that were not started, since time ran out.
+
+        A savepoint for each costs two statements. So there are none at first, since nearly all members succeed, or fail
+        before they have written: then there is nothing to undo. Should one fail later, the group is rolled back and run
+        again, `careful`ly: one by one, each in a savepoint of its own.
+        """
         started = self._clock.monotonic()
         self._check()
         changes = connection.total_changes
@@ -118,15 +129,19 @@ class GroupCommit:
         ran = 0
         late: list[Member] = []
         try:
-            for batch, some in batches(members):
+            for batch, some in [(None, [member]) for member in members] if careful else batches(members):
                 if ran and self._clock.monotonic() - started > TIME_MAX_S:
                     late += some
-                    continue
-                if batch is None or not self._run_batch(connection, batch, some, Tx(connection, now_ms)):
-                    for member in some:
-                        self._run(connection, member, Tx(connection, now_ms))
-                ran += len(some)
+                elif careful:
+                    self._run_carefully(connection, some[0], Tx(connection, now_ms))
+                    ran += 1
+                else:
+                    self._run(connection, batch, some, Tx(connection, now_ms))
+                    ran += len(some)
             connection.execute("commit")
+        except _HalfDoneError:
+            connection.execute("rollback")
+            return self._attempt(connection, members, careful=True)
         except sqlite3.Error as error:
             self._back(connection, error)
         if connection.total_changes != changes:  # the loops look for work every second, and mostly find none
@@ -134,38 +149,43 @@ class GroupCommit:
             self._observe(ran, self.wrote_at - started)
         return late
 
-    def _run_batch(self, connection: sqlite3.Connection, batch: Batch, members: Sequence[Member], tx: Tx) -> bool:
-        """False: it could not tell whose an error is. Then it is undone, and each has to run alone."""
-        connection.execute("savepoint batch")
+    def _run(self, connection: sqlite3.Connection, batch: Batch | None, members: Sequence[Member], tx: Tx) -> None:
+        """Raises `_HalfDoneError` when something has to be undone, or it can't be told whose an error is."""
+        changes = connection.total_changes
         try:
-            results = batch(tx, [member.args for member in members])
-        except Exception as error:  # noqa: BLE001  a member's own, which then raises it again when it runs alone
-            if not connection.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) not in _OWN):
-                self._back(connection, error)
-            connection.execute("rollback to batch")
-            connection.execute("release batch")
-            return False
-        connection.execute("release batch")
+            if batch is not None:
+                results = batch(tx, [member.args for member in members])
+            else:
+                results = [members[0].function(tx, *members[0].args)]
+        except Exception as error:
+            self._look_at(connection, error)
+            if len(members) > 1 or connection.total_changes != changes:
+                raise _HalfDoneError from error
+            members[0].fail(error)
+            return
         for member, result in zip(members, results, strict=True):
             member.result, member.error, member.events = result, None, ()
-            if isinstance(result, Exception):
+            if batch is not None and isinstance(result, Exception):
                 member.fail(result)
         members[0].events = tx.events  # in their order, which is that of what happened
-        return True
 
-    def _run(self, connection: sqlite3.Connection, member: Member, tx: Tx) -> None:
+    def _run_carefully(self, connection: sqlite3.Connection, member: Member, tx: Tx) -> None:
         member.result, member.error, member.events = None, None, ()
         connection.execute("savepoint member")
         try:
             member.result = member.function(tx, *member.args)
             member.events = tx.events
-        except Exception as error:  # noqa: BLE001  whatever it is, it is this member's alone, or the whole group's
-            # Some errors make SQLite end the transaction by itself (a lack of memory, which Python calls MemoryError).
-            if not connection.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) not in _OWN):
-                self._back(connection, error)
+        except Exception as error:  # noqa: BLE001  as above
+            self._look_at(connection, error)
             member.fail(error)
             connection.execute("rollback to member")
         connection.execute("release member")
+
+    def _look_at(self, connection: sqlite3.Connection, error: Exception) -> None:
+        """Raises what is not one member's own. Some errors make SQLite end the transaction by itself (a lack of memory,
+        which Python calls MemoryError)."""
+        if not connection.in_transaction or (isinstance(error, sqlite3.Error) and _code(error) not in _OWN):
+            self._back(connection, error)
 
     def _back(self, connection: sqlite3.Connection, error: Exception) -> None:
         """After SQLITE_FULL, roll the group back. Anything else is fatal, and raised as it is."""

@@ -5,7 +5,8 @@ what stands further left was written by the client. IPv6 clients count by /64, w
 """
 
 from collections import OrderedDict
-from ipaddress import IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import RateLimited
@@ -17,17 +18,22 @@ __all__ = ["CreateLimit", "client_of"]
 CLIENTS_MAX = 50_000
 """Clients remembered; the one seen longest ago is forgotten first, that is: with a full bucket (G14)."""
 
+ADDRESS_CHARS = 64
+"""More than any address has (an IPv6 with an IPv4 in it and the name of an interface)."""
+CACHED = 1024
+"""Parsing one costs 10 microseconds and more, and a few proxies or clients ask for most."""
+
+Address = IPv4Address | IPv6Address
+
 
 def client_of(request: Request, trusted: TrustedProxies) -> str:
     """An address, an IPv6 /64, or "unix" for a peer on a unix socket that names nobody."""
-    peer = request.remote or ""
-    if not _is_address(peer):
-        peer = "unix"  # whatever path its end of the socket has
+    peer = _address(request.remote or "")  # none on a unix socket, whatever path its other end has
     if _is_trusted(peer, trusted):
         hops = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
         for hop in reversed(hops):
-            address = hop.strip()
-            if not _is_address(address):
+            address = _address(hop.strip())
+            if address is None:
                 break
             peer = address
             if not _is_trusted(address, trusted):
@@ -35,32 +41,29 @@ def client_of(request: Request, trusted: TrustedProxies) -> str:
     return _group(peer)
 
 
-def _is_trusted(peer: str, trusted: TrustedProxies) -> bool:
-    if peer == "unix":
-        return trusted.unix
-    address = ip_address(peer)
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in trusted.networks)
+def _address(text: str) -> Address | None:
+    return _parsed(text) if len(text) <= ADDRESS_CHARS else None
 
 
-def _is_address(text: str) -> bool:
+@lru_cache(CACHED)
+def _parsed(text: str) -> Address | None:
     try:
-        ip_address(text)
+        address = ip_address(text)
     except ValueError:
-        return False
-    return True
+        return None
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
-def _group(peer: str) -> str:
-    if not _is_address(peer):
-        return peer
-    address = ip_address(peer)
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return f"{IPv6Address(int(address) >> 64 << 64)}/64"
-    return str(address)
+@lru_cache(CACHED)
+def _is_trusted(peer: Address | None, trusted: TrustedProxies) -> bool:
+    return trusted.unix if peer is None else any(peer in network for network in trusted.networks)
+
+
+@lru_cache(CACHED)
+def _group(peer: Address | None) -> str:
+    if peer is None:
+        return "unix"
+    return f"{IPv6Address(int(peer) >> 64 << 64)}/64" if isinstance(peer, IPv6Address) else str(peer)
 
 
 class CreateLimit:

@@ -52,7 +52,7 @@ class Deletes:
         if request.content_type != "application/x-www-form-urlencoded":
             raise BadRequest("post the form of the paste's page")
         with Memory(FORM_BYTES).hold() as hold:
-            body = await read_body(request, FORM_BYTES, TooLarge("post the form of the paste's page, no more"), hold)
+            body = await read_body(request, FORM_BYTES, _too_large, hold)
         token = dict(parse_qsl(body.decode("ascii", "replace"))).get("token", "").strip()
         if not token:
             raise Unauthorized("type the delete token that was shown when this was pasted")
@@ -67,3 +67,7 @@ class Deletes:
             self.cache.forget(paste)  # should an earlier delete's tombstone have been lost, this one is as good
             raise
         log.info("paste.deleted", paste=paste)
+
+
+def _too_large() -> TooLarge:
+    return TooLarge("post the form of the paste's page, no more")

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import partial
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -59,14 +60,14 @@ async def draft_of_terminal(request: Request, limit: int, expiries: Expiries, ho
     options = _query_options(request)
     title = _file_title(request.argument or None)
     if request.content_type == "multipart/form-data":
-        form = await read_form(request, limit, _too_large(limit), hold, OPTIONS)
+        form = await read_form(request, limit, partial(_too_large, limit), hold, OPTIONS)
         if len(form.contents) != 1:
             raise BadRequest(f"the form has {len(form.contents)} parts with content; send one (-F file=@NAME)")
         (body, file_name) = form.contents[0]
         title = _file_title(file_name) or title
         options = form.options | options
     else:
-        body = await read_body(request, limit, _too_large(limit), hold)
+        body = await read_body(request, limit, partial(_too_large, limit), hold)
     return _draft(body, options, expiries, title)
 
 
@@ -74,14 +75,10 @@ async def draft_of_json(request: Request, limit: int, expiries: Expiries, hold: 
     """A JSON document, or any other type as the body itself with its options in the query."""
     options = _query_options(request)
     if request.content_type != "application/json":
-        return _draft(await read_body(request, limit, _too_large(limit), hold), options, expiries, None)
+        return _draft(await read_body(request, limit, partial(_too_large, limit), hold), options, expiries, None)
     if options:
         raise BadRequest("options of a JSON request stand in the document, not in the query")
-    refusal = TooLarge(
-        f"a JSON document may have {limit + FRAMING_BYTES} bytes here, its escapes counted as they are written; "
-        f"this is more. Send the text as the body itself: then only its {size_text(limit)} count"
-    )
-    document = await read_body(request, limit + FRAMING_BYTES, refusal, hold)
+    document = await read_body(request, limit + FRAMING_BYTES, partial(_document_too_large, limit), hold)
     try:
         asked = _Document.model_validate_json(document)
     except ValidationError as error:
@@ -109,7 +106,7 @@ async def ask_form(request: Request, limit: int, hold: Hold) -> Asked:
     if request.content_type != "multipart/form-data":
         raise UnsupportedMediaType("the form posts multipart/form-data; use POST / for anything else")
     most = limit + FORM_SURPLUS_BYTES
-    form = await read_form(request, most, _too_large(limit), hold, (*OPTIONS, "create_token", "clone_of"))
+    form = await read_form(request, most, partial(_too_large, limit), hold, (*OPTIONS, "create_token", "clone_of"))
     texts = [body for body, file_name in form.contents if file_name is None]
     files = [(body, file_name) for body, file_name in form.contents if file_name is not None]
     if len(texts) > 1 or len(files) > 1:
@@ -209,3 +206,10 @@ def _file_title(name: str | None) -> str | None:
 
 def _too_large(limit: int) -> TooLarge:
     return TooLarge(f"a paste may have {size_text(limit)} ({limit} bytes) here; this is more")
+
+
+def _document_too_large(limit: int) -> TooLarge:
+    return TooLarge(
+        f"a JSON document may have {limit + FRAMING_BYTES} bytes here, its escapes counted as they are written; "
+        f"this is more. Send the text as the body itself: then only its {size_text(limit)} count"
+    )

@@ -12,7 +12,7 @@
 import asyncio
 import warnings
 from collections import deque
-from collections.abc import AsyncIterator, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import cast
@@ -76,36 +76,44 @@ class Form:
     options: dict[str, object] = field(default_factory=dict)
 
 
-async def _ask(request: Request, length_max: int, refusal: TooLarge) -> None:
+async def _ask(request: Request, length_max: int, refusal: Callable[[], TooLarge]) -> None:
     """Refuse what can be refused before the body comes; then ask for it, should the client wait for that."""
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise UnsupportedMediaType("send the bytes as they are to be stored, without Content-Encoding")
     if request.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
         raise UnsupportedMediaType("send the bytes as they are to be stored: the only transfer coding here is chunked")
     if (request.content_length or 0) > length_max:
-        raise refusal
+        raise refusal()
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= HttpVersion11:
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer has not begun
 
 
-async def read_body(request: Request, length_max: int, refusal: TooLarge, hold: Hold) -> bytes:
+async def read_body(request: Request, length_max: int, refusal: Callable[[], TooLarge], hold: Hold) -> bytes:
     """The whole body of at most `length_max` bytes. Raises `refusal` for more."""
     await _ask(request, length_max, refusal)
+    if request.content.is_eof():  # it came with the head: there is nothing to wait for
+        body = request.content.read_nowait()
+        if len(body) > length_max:
+            raise refusal()
+        hold.add(len(body))
+        return body
     chunks: list[bytes] = []
     total = 0
     async with _patience() as patience:
         while chunk := await request.content.readany():
             total += len(chunk)
             if total > length_max:
-                raise refusal
+                raise refusal()
             hold.add(len(chunk))
             chunks.append(chunk)
             patience.renew()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-async def read_form(request: Request, limit: int, refusal: TooLarge, hold: Hold, options: Collection[str]) -> Form:
+async def read_form(
+    request: Request, limit: int, refusal: Callable[[], TooLarge], hold: Hold, options: Collection[str]
+) -> Form:
     """A multipart form whose parts have at most `limit` bytes each, and not many more together. A part with the name of
     an option and without a file name is one; every other is a content. Raises `refusal` for more, `BadRequest`."""
     form = Form()
@@ -133,14 +141,14 @@ async def read_form(request: Request, limit: int, refusal: TooLarge, hold: Hold,
 
 
 async def _read_part(
-    part: BodyPartReader, form: Form, limit: int, refusal: TooLarge, hold: Hold, options: Collection[str]
+    part: BodyPartReader, form: Form, limit: int, refusal: Callable[[], TooLarge], hold: Hold, options: Collection[str]
 ) -> None:
     is_option = part.filename is None and part.name in options
     most = OPTION_BYTES if is_option else limit
     value = bytearray()
     while chunk := await part.read_chunk(PIECE_BYTES):
         if len(value) + len(chunk) > most:
-            raise BadRequest(f"{part.name} is too long") if is_option else refusal
+            raise BadRequest(f"{part.name} is too long") if is_option else refusal()
         hold.add(len(chunk))
         value += chunk
     if is_option:
@@ -157,7 +165,9 @@ class _Counted:
     """What aiohttp's reader of forms asks of a request's content, and no more than a form may have of it, wherever the
     surplus stands: in one part or in many, in headers, before the first part or after the last."""
 
-    def __init__(self, content: StreamReader, length_max: int, refusal: TooLarge, patience: "_Patience") -> None:
+    def __init__(
+        self, content: StreamReader, length_max: int, refusal: Callable[[], TooLarge], patience: "_Patience"
+    ) -> None:
         self._content = content
         self._left = length_max
         self._refusal = refusal
@@ -193,7 +203,7 @@ class _Counted:
     def _count(self, piece: bytes) -> bytes:
         self._left -= len(piece)
         if self._left < 0:
-            raise self._refusal
+            raise self._refusal()
         self._patience.renew()
         return piece
 
