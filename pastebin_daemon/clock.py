@@ -38,7 +38,7 @@ class SystemClock:
 
 def rfc3339(ms: int) -> str:
     """`2026-12-04T09:30:00Z`: whole seconds, rounded down, as the API gives times."""
-    return datetime.fromtimestamp(ms // 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(ms // 1000, UTC).isoformat()[: -len("+00:00")] + "Z"
 
 
 def spoken_time(ms: int) -> str:

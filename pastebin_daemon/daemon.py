@@ -53,7 +53,7 @@ from pastebin_daemon.sweepers import Sweeper
 from pastebin_daemon.systemd import notify, watchdog_interval_s
 from pastebin_daemon.web.admin import Admin, admin_app
 from pastebin_daemon.web.app import App
-from pastebin_daemon.web.clients import CreateLimit, client_of
+from pastebin_daemon.web.clients import Clients, CreateLimit
 from pastebin_daemon.web.creates import Creates
 from pastebin_daemon.web.deletes import Deletes
 from pastebin_daemon.web.form_page import FormPage
@@ -266,7 +266,7 @@ def _public(
     )
     creates = Creates(
         creation, Memory(config.uploads.memory_max), CreateLimit(config.limits.creates_per_minute, clock),
-        lambda request: client_of(request, server.trusted_proxies), Expiries(limits.expiry_default, limits.expiry_max),
+        Clients(server.trusted_proxies), Expiries(limits.expiry_default, limits.expiry_max),
         limits.body_bytes_max, site, reading, server.read_only, tokens,
     )  # fmt: skip
     reads = Reads(reading, clock, site, PastePages(site, highlighter, reading.keep_page), config.edge.max_age)

@@ -66,7 +66,7 @@ def configure(format: Format, level: str, stream: TextIO | None = None) -> None:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
         _bound,
-        *(_for_people(colors=terminal) if console else [structlog.processors.JSONRenderer()]),
+        *(_for_people(colors=terminal) if console else [_as_json]),
     ]
     level_number = logging.getLevelNamesMapping()[level.upper()]
     structlog.configure(
@@ -143,6 +143,13 @@ def _bound(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     return bounded
 
 
+def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+    return _encode(event)
+
+
+_encode = json.JSONEncoder().encode
+
+
 def _value(key: str, value: object) -> object:
     plain = _plain(key, value, 0)
     if isinstance(plain, str):
@@ -156,6 +163,8 @@ def _plain(key: str, value: object, depth: int) -> object:
     """What JSON knows, with nothing withheld left in it."""
     if key.lower().replace("-", "_") in _WITHHELD:
         return "(withheld)"
+    if type(value) is str or type(value) is bool:  # nearly all
+        return value
     match value:
         case str():
             return str(value)

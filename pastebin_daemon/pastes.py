@@ -107,7 +107,7 @@ def _paste(row: Sequence[Any]) -> Paste:
 
 
 def _begin_all(tx: Tx, calls: Sequence[tuple[NewPaste, int]]) -> list[StorageFull | None]:
-    stored = _stored(tx)
+    stored = _stored(tx, calls)
     results = [_over_quota(stored, new.size, bytes_max) for new, bytes_max in calls]
     records = [(new.object, new.id) for (new, _), refusal in zip(calls, results, strict=True) if refusal is None]
     if records:
@@ -125,7 +125,7 @@ def begin_upload(tx: Tx, new: NewPaste, bytes_max: int) -> None:
 
 
 def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]]) -> list[Paste | StorageFull | None]:
-    uploaded, stored = uploading(tx, [new.object for new, _, _ in calls]), _stored(tx)
+    uploaded, stored = uploading(tx, [new.object for new, _, _ in calls]), _stored(tx, calls)
     results: list[Paste | StorageFull | None] = []
     made: list[tuple[Paste, bytes]] = []
     for new, idempotency, bytes_max in calls:
@@ -189,7 +189,10 @@ def _insert(tx: Tx, made: Sequence[tuple[Paste, bytes]]) -> None:
     )
 
 
-def _stored(tx: Tx) -> int:
+def _stored(tx: Tx, calls: Sequence[tuple[Any, ...]]) -> int:
+    """What counts against the quota, the last of a call's arguments; nothing where there is none."""
+    if not calls[0][-1]:
+        return 0
     ((stored,),) = tx.rows("select bytes from totals")
     return int(stored)
 

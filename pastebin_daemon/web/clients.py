@@ -6,64 +6,56 @@ what stands further left was written by the client. IPv6 clients count by /64, w
 
 from collections import OrderedDict
 from functools import lru_cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv6Address, ip_address
 
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import RateLimited
 from pastebin_daemon.quantities import TrustedProxies
 from pastebin_daemon.web.routing import Request
 
-__all__ = ["CreateLimit", "client_of"]
+__all__ = ["Clients", "CreateLimit"]
 
 CLIENTS_MAX = 50_000
 """Clients remembered; the one seen longest ago is forgotten first, that is: with a full bucket (G14)."""
 
 ADDRESS_CHARS = 64
-"""More than any address has (an IPv6 with an IPv4 in it and the name of an interface)."""
+"""More than any address has (an IPv6 with an IPv4 in it and the name of an interface); what is cut to it is none."""
 CACHED = 1024
 """Parsing one costs 10 microseconds and more, and a few proxies or clients ask for most."""
 
-Address = IPv4Address | IPv6Address
 
+class Clients:
+    """Tells clients apart: by address, by IPv6 /64, or as "unix" for a peer on a unix socket that names nobody."""
 
-def client_of(request: Request, trusted: TrustedProxies) -> str:
-    """An address, an IPv6 /64, or "unix" for a peer on a unix socket that names nobody."""
-    peer = _address(request.remote or "")  # none on a unix socket, whatever path its other end has
-    if _is_trusted(peer, trusted):
-        hops = ",".join(request.headers.getall("X-Forwarded-For", [])).split(",")
-        for hop in reversed(hops):
-            address = _address(hop.strip())
-            if address is None:
-                break
-            peer = address
-            if not _is_trusted(address, trusted):
-                break
-    return _group(peer)
+    def __init__(self, trusted: TrustedProxies) -> None:
+        self._trusted = trusted
+        self._known = lru_cache(CACHED)(self._look)
 
+    def of(self, request: Request) -> str:
+        peer, is_trusted = self._known((request.remote or "")[:ADDRESS_CHARS]) or ("unix", self._trusted.unix)
+        if is_trusted and "X-Forwarded-For" in request.headers:
+            hops = ",".join(request.headers.getall("X-Forwarded-For")).split(",")
+            for hop in reversed(hops):
+                known = self._known(hop.strip()[:ADDRESS_CHARS])
+                if known is None:
+                    break
+                peer, is_trusted = known
+                if not is_trusted:
+                    break
+        return peer
 
-def _address(text: str) -> Address | None:
-    return _parsed(text) if len(text) <= ADDRESS_CHARS else None
-
-
-@lru_cache(CACHED)
-def _parsed(text: str) -> Address | None:
-    try:
-        address = ip_address(text)
-    except ValueError:
-        return None
-    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
-
-
-@lru_cache(CACHED)
-def _is_trusted(peer: Address | None, trusted: TrustedProxies) -> bool:
-    return trusted.unix if peer is None else any(peer in network for network in trusted.networks)
-
-
-@lru_cache(CACHED)
-def _group(peer: Address | None) -> str:
-    if peer is None:
-        return "unix"
-    return f"{IPv6Address(int(peer) >> 64 << 64)}/64" if isinstance(peer, IPv6Address) else str(peer)
+    def _look(self, text: str) -> tuple[str, bool] | None:
+        """The client with this address, and whether it is a trusted proxy; None for what is no address."""
+        try:
+            address = ip_address(text)
+        except ValueError:
+            return None
+        if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        is_trusted = any(address in network for network in self._trusted.networks)
+        if isinstance(address, IPv6Address):
+            return f"{IPv6Address(int(address) >> 64 << 64)}/64", is_trusted
+        return str(address), is_trusted
 
 
 class CreateLimit:

@@ -2,7 +2,6 @@
 client's word, and a link with it could lead anywhere."""
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -13,7 +12,7 @@ from pastebin_daemon.errors import BadRequest, NotFound, ReadOnly, Trouble, Unau
 from pastebin_daemon.ids import ID, token_sha256
 from pastebin_daemon.pastes import Paste
 from pastebin_daemon.reading import Reading
-from pastebin_daemon.web.clients import CreateLimit
+from pastebin_daemon.web.clients import Clients, CreateLimit
 from pastebin_daemon.web.intake import Asked, Expiries, ask_form, draft_of_form, draft_of_json, draft_of_terminal
 from pastebin_daemon.web.paste_page import gone_text
 from pastebin_daemon.web.receiving import Memory
@@ -31,7 +30,7 @@ class Creates:
     creation: Creation
     memory: Memory
     limit: CreateLimit
-    client: Callable[[Request], str]
+    clients: Clients
     expiries: Expiries
     body_bytes_max: int
     site: Site
@@ -89,7 +88,7 @@ class Creates:
         """What can be said before the body is read."""
         if self.read_only:
             raise ReadOnly("this pastebin takes no new pastes at the moment; reading and deleting go on")
-        self.limit.take(self.client(request))
+        self.limit.take(self.clients.of(request))
         key = request.headers.get("Idempotency-Key")
         if key is not None and not (8 <= len(key) <= 255 and key.isascii() and key.isprintable()):
             raise BadRequest(
