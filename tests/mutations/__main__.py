@@ -28,6 +28,7 @@ SEARCHERS = {
     "machines": [*_PYTEST, *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("tests/test_machine_*.py")))],
     "powercuts": [*_PYTEST, "tests/test_power_cuts.py"],
     "races": [*_PYTEST, "tests/test_delete_races.py"],
+    "groups": [*_PYTEST, "tests/test_group_commit.py", "tests/test_batches.py"],
     "ioerrors": [*_PYTEST, "tests/test_io_errors.py"],
 }
 

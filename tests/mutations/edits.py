@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 __all__ = ["EDITS", "Edit"]
 
-CUTS, ERRORS, MACHINES, MODEL, RACES, SIMULATION = "powercuts", "ioerrors", "machines", "model", "races", "simulation"
+CUTS, ERRORS, GROUPS, MACHINES = "powercuts", "ioerrors", "groups", "machines"
+MODEL, RACES, SIMULATION = "model", "races", "simulation"
 
 
 @dataclass(frozen=True)
@@ -170,16 +171,16 @@ EDITS = (
         "no look at the upload at the commit",
         "G12",
         "pastes.py",
-        'if not tx.changed_one("delete from uploads where object = ?", (new.object,)):',
-        'if not tx.changed_one("delete from uploads where object = ?", (new.object,)) and False:',
+        "    uploaded, stored = uploading(tx, [new.object for new, _, _ in calls]), _stored(tx, calls)",
+        "    uploaded, stored = {new.object for new, _, _ in calls}, _stored(tx, calls)",
         (SIMULATION, MACHINES),
     ),
     Edit(
         "a late commit leaves no reap",
         "G12",
         "pastes.py",
-        '        outbox.enqueue(tx, outbox.REAP, [{"object": new.object}])\n        return None',
-        "        return None",
+        '    outbox.enqueue(tx, outbox.REAP, [{"object": new.object} for new, _, _ in calls if new.object not in uploaded])\n',
+        "",
         (SIMULATION, MACHINES),
     ),
     Edit(
@@ -210,6 +211,22 @@ EDITS = (
         "creation.py",
         "        await self._database.grow(pastes.begin_upload, new, self._bytes_max)\n        if",
         "        if",
+    ),
+    Edit(
+        "what a member wrote before it failed stays",
+        "G1",
+        "database/group_commit.py",
+        "            if len(members) > 1 or connection.total_changes != changes:",
+        "            if len(members) > 1:",
+        (GROUPS,),
+    ),
+    Edit(
+        "a refusal in a batch is not told",
+        "G1",
+        "database/group_commit.py",
+        "                member.fail(result)",
+        "                pass",
+        (SIMULATION, ERRORS),
     ),
     Edit(
         "members of a failed commit are told that all is well",

@@ -20,7 +20,7 @@ from tests.simulation.world import Copy, Edge, SimClock, Weather
 __all__ = ["People"]
 
 LIFETIMES_S = (None, None, 5, 20, 70, 200)
-HERE = SimpleNamespace(raw_path="/x", path="/x")
+HERE = SimpleNamespace(is_canonical=True)
 
 
 class People:
@@ -197,7 +197,7 @@ class People:
                 watch.fail("G2", f"{paste_id} was read after its 204")
             if not self._is_live(told):
                 watch.fail("expiry", f"{paste_id} was read past its time")
-            control = process.reads._cache_control(entry.paste, HERE)  # type: ignore[arg-type]  # two fields are asked
+            control = process.reads._cache_control(entry.paste, HERE)  # type: ignore[arg-type]  # one field is asked
             kept_s = int(control.partition("s-maxage=")[2].partition(",")[0] or 0)
             return entry, kept_s
 
