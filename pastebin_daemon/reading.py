@@ -58,8 +58,9 @@ class Entry:
 
 
 def weigh(entry: Entry) -> int:
-    """What an entry takes of `[cache] bytes_max`: its body, its page, and about 1 KiB of objects around them."""
-    return len(entry.body) + (0 if entry.page is None else len(entry.page.body)) + 1024
+    """What an entry takes of `[cache] bytes_max`: its body, its page, and the objects around them (1.9 KB measured, of which
+    two thirds are the headers)."""
+    return len(entry.body) + 2048 + (0 if entry.page is None else len(entry.page.body) + 1024)
 
 
 class Reading:

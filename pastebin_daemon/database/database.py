@@ -36,6 +36,8 @@ IDLE_S = 5.0
 """No commit for this long, and the WAL is cut to nothing."""
 BUSY_TIMEOUT = "pragma busy_timeout = 5000"
 """How long another program's write lock is waited for, in milliseconds."""
+CACHE_KIB = {"metadata": 16_000, "bodies": 4_000}
+"""SQLite's own page cache, by schema: a body is read once and then kept by the origin cache, so only its index counts."""
 VACUUM_PAGES = 256
 """Pages given back to the file system at a time: 1 MiB, a few milliseconds of the writer."""
 VACUUMS_WHEN_FULL = 16
@@ -244,7 +246,7 @@ def _prepare_writer(schema: str) -> Callable[[sqlite3.Connection], None]:
             "pragma secure_delete = on",
             f"pragma journal_size_limit = {WAL_LIMIT_BYTES}",
             "pragma wal_autocheckpoint = 1000",
-            "pragma cache_size = -16000",
+            f"pragma cache_size = -{CACHE_KIB[schema]}",
             "pragma temp_store = memory",
             "pragma trusted_schema = off",
         ):

@@ -8,18 +8,20 @@ import tests.bench
 from tests.bench.dispatching import dispatching, tables
 from tests.bench.reads import reads
 from tests.bench.starting import memory, starting
-from tests.bench.steady import bulk, expiry
-from tests.bench.writes import writes
+from tests.bench.steady import bulk, expiry, tenfold
+from tests.bench.writes import sweep, writes
 
 GROUPS = {
     "reads": reads,
     "writes": writes,
+    "sweep": sweep,
     "dispatcher": dispatching,
     "tables": tables,
     "start": starting,
     "memory": memory,
     "expiry": expiry,
     "bulk": bulk,
+    "tenfold": tenfold,
 }
 
 

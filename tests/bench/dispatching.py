@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from pastebin_daemon import inbox, outbox
+from pastebin_daemon import inbox, logs, outbox
 from pastebin_daemon.breaker import Breaker
 from pastebin_daemon.clock import SystemClock
 from pastebin_daemon.consumers import Done, Outcome
@@ -19,7 +19,7 @@ from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.outbox import OBJECT_DELETE, Claim
 from tests.bench.table import Row
 
-__all__ = ["dispatching", "tables"]
+__all__ = ["dispatching", "grow_inbox", "tables"]
 
 BATCH = 100
 JOBS = 20_000
@@ -57,6 +57,7 @@ def _enqueue(tx: Tx, count: int) -> None:
 
 async def dispatching(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
     """`seconds` is not used: a round is a number of jobs."""
+    logs.configure("json", "warning")
     ours: list[float] = []
     plain: list[float] = []
     async with _database(directory / "ours.sqlite") as database, _database(directory / "plain.sqlite") as other:
@@ -95,8 +96,13 @@ def _plain_loop(connection: sqlite3.Connection) -> float:
 
 async def tables(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
     """Claim and settle beside full tables, and what the inbox takes. `rounds` and `seconds` are not used."""
+    logs.configure("json", "warning")
     async with _database(directory / "empty.sqlite") as empty, _database(directory / "full.sqlite") as full:
-        sizes = [await full._writer.run(partial(_grow_inbox, half=half)) for half in (0, 1)]
+        half = INBOX // 2
+        sizes = [
+            await full._writer.run(partial(grow_inbox, first=1 + part * half, count=half, done_ms=_now_ms()))
+            for part in (0, 1)
+        ]
         await full._writer.run(_grow_outbox)
         await empty.write(_enqueue, 2 * TICKS * BATCH)
         ours: dict[str, list[float]] = {"empty": [], "full": []}
@@ -120,13 +126,12 @@ async def tables(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Ro
     )  # fmt: skip
 
 
-def _grow_inbox(connection: sqlite3.Connection, half: int) -> int:
-    """Half of the rows, ids ascending as they come. The result: what the file has in use."""
-    count = INBOX // 2
+def grow_inbox(connection: sqlite3.Connection, *, first: int, count: int, done_ms: int) -> int:
+    """Rows with ascending ids, as they come. The result: how large the file is then, in bytes."""
     connection.execute(
         "with recursive n (i) as (select ? union all select i + 1 from n where i < ?)"
         " insert into inbox (outbox_id, consumer, done_ms) select i, 1 + i % 2, ? + i / 100 from n",
-        (half * count + 1, (half + 1) * count, _now_ms()),
+        (first, first + count - 1, done_ms),
     )
     (pages,) = connection.execute("pragma page_count").fetchone()
     (size,) = connection.execute("pragma page_size").fetchone()
