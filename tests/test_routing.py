@@ -50,7 +50,7 @@ async def test_every_method_and_path_has_one_answer(
 
 
 async def test_a_file_name_is_decoded_once(tmp_path: Path) -> None:
-    names = {"/a%2Fb.txt": "a/b.txt", "/100%25.txt": "100%.txt", "/%252F": "%2F", "/ü%20b": "ü b"}
+    names = {"/a%2Fb.txt": "a/b.txt", "/100%25.txt": "100%.txt", "/%252F": "%2F", "/%C3%BC%20b": "ü b"}
     async with running(tmp_path) as it:
         for target in names:
             raw = f"PUT {target} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx".encode()
