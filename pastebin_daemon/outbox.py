@@ -20,8 +20,10 @@ A job is one effect of one consumer, named by its kind. It is in exactly one of 
 this transaction's instant. An owner is random for each start of the process, so a name never comes back; a generation
 only grows, also over replays. A settlement that is not held changes nothing and is not among the ids returned.
 
-Statements take whole sets by `json_each`: beside a busy loop each statement is a handoff of the interpreter's lock
-between threads (28,000 jobs/s one by one, 59,000 in sets).
+Statements take whole sets by `json_each`, and those of every batch give them as one row by `json_group_array`: beside a
+busy loop each statement, and each row that is fetched, is a handoff of the interpreter's lock between threads (28,000 jobs/s
+one by one, 59,000 in sets; with 5,000 reads a second beside it, 800 jobs/s by RETURNING and 4,000 in
+one row).
 """
 
 import json
@@ -92,7 +94,7 @@ def claim(tx: Tx, kind: str, owner: str, lease_ms: int, limit: int) -> list[Clai
     """Lease up to `limit` due jobs, the longest due first."""
     return _lease(
         tx, kind, owner, lease_ms, "due",
-        "select id from outbox where state = 'pending' and kind = :kind and due_ms <= :now order by due_ms, id limit :limit",
+        "where state = 'pending' and kind = :kind and due_ms <= :now order by due_ms, id limit :limit",
         {"limit": limit},
     )  # fmt: skip
 
@@ -102,7 +104,7 @@ def reclaim(tx: Tx, kind: str, owner: str, lease_ms: int, attempts_max: int) -> 
     its own attempts. One without an attempt left is for `bury_exhausted`."""
     return _lease(
         tx, kind, owner, lease_ms, "expired",
-        "select id from outbox where state = 'leased' and kind = :kind and lease_ms <= :now"
+        "where state = 'leased' and kind = :kind and lease_ms <= :now"
         " and attempts < :attempts_max order by lease_ms, id limit 1",
         {"attempts_max": attempts_max},
     )  # fmt: skip
@@ -114,14 +116,21 @@ def _lease(
     owner: str,
     lease_ms: int,
     reason: Literal["due", "expired"],
-    select: str,
+    which: str,
     bound: Mapping[str, int],
 ) -> list[Claim]:
-    rows = tx.rows(
-        "update outbox set state = 'leased', owner = :owner, lease_ms = :until, attempts = attempts + 1,"
-        f" generation = generation + 1 where id in ({select}) returning id, payload, created_ms, attempts, generation",
-        {"owner": owner, "until": tx.now_ms + lease_ms, "now": tx.now_ms, "kind": kind, **bound},
+    ((found,),) = tx.rows(
+        "select json_group_array(json_array(id, payload, created_ms, attempts + 1, generation + 1)) from"
+        f" (select id, payload, created_ms, attempts, generation from outbox {which})",
+        {"now": tx.now_ms, "kind": kind, **bound},
     )
+    rows = json.loads(found)
+    if rows:
+        tx.changed(
+            "update outbox set state = 'leased', owner = :owner, lease_ms = :until, attempts = attempts + 1,"
+            " generation = generation + 1 where id in (select value from json_each(:jobs))",
+            {"owner": owner, "until": tx.now_ms + lease_ms, "jobs": json.dumps([job for job, *_ in rows])},
+        )
     return [
         Claim(job, kind, payload, created_ms, attempts, generation, reason)
         for job, payload, created_ms, attempts, generation in sorted(rows)
@@ -141,11 +150,11 @@ def expired_kinds(tx: Tx, kinds: Iterable[str]) -> list[str]:
 
 def ack(tx: Tx, owner: str, claims: Collection[Claim]) -> set[int]:
     """Forget finished jobs. The result, as of every settlement: the jobs that were held, and so moved."""
-    rows = tx.rows(
-        f"delete from outbox where id in (select o.id {_HELD_JOBS}) returning id",
-        {"owner": owner, "now": tx.now_ms, "claims": _pairs(claims)},
+    ((held,),) = tx.rows(
+        f"select json_group_array(o.id) {_HELD_JOBS}", {"owner": owner, "now": tx.now_ms, "claims": _pairs(claims)}
     )
-    return {job for (job,) in rows}
+    tx.changed("delete from outbox where id in (select value from json_each(?))", (held,))
+    return set(json.loads(held))
 
 
 def retry(tx: Tx, owner: str, claims: Collection[tuple[Claim, int, str]]) -> set[int]:

@@ -299,11 +299,17 @@ def _end(tx: Tx, ids: Sequence[str], reason: Ending, purge_delays_ms: Sequence[i
 
 def expire(tx: Tx, limit: int, until_ms: int) -> int:
     """End up to `limit` pastes whose time was over at `until_ms`, and still is; how many there were."""
-    rows = tx.rows(
-        "delete from pastes where id in (select id from pastes where expires_ms <= ? order by expires_ms limit ?)"
-        " returning id, object",
+    ((found,),) = tx.rows(
+        "select json_group_array(json_array(id, object)) from"
+        " (select id, object from pastes where expires_ms <= ? order by expires_ms limit ?)",
         (min(until_ms, tx.now_ms), limit),
     )
+    rows = json.loads(found)
+    if rows:
+        tx.changed(
+            "delete from pastes where id in (select value from json_each(?))",
+            (json.dumps([paste_id for paste_id, _ in rows]),),
+        )
     outbox.enqueue(tx, outbox.OBJECT_DELETE, [{"object": key, "paste": paste_id} for paste_id, key in rows])
     for paste_id, _ in rows:
         tx.emit(Ended(paste_id, "expiry"))

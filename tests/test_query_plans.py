@@ -189,14 +189,17 @@ async def test_what_analyze_found_in_a_small_database_is_forgotten_at_the_next_s
 
 
 INDEXES = {
-    "update outbox set state = 'leased', .* where state = 'pending'": "outbox_due (kind=? AND due_ms<?)",
-    "update outbox set state = 'leased', .* where state = 'leased'": "outbox_leases (kind=? AND lease_ms<?)",
+    r"select json_group_array\(json_array\(id, payload.* where state = 'pending'": "outbox_due (kind=? AND due_ms<?)",
+    r"select json_group_array\(json_array\(id, payload.* where state = 'leased'": "outbox_leases (kind=? AND lease_ms<?)",
+    "update outbox set state = 'leased'": "SEARCH outbox USING INTEGER PRIMARY KEY (rowid=?)",
+    r"select json_group_array\(o.id\) from json_each": "SEARCH o USING INTEGER PRIMARY KEY (rowid=?)",
     "select 1 from outbox where state = 'leased'": "outbox_leases (kind=? AND lease_ms<?)",
     "select id, exists .* where state = 'leased'": "outbox_leases (kind=? AND lease_ms<?)",
     r"select min\(first_due_ms\) from outbox": "outbox_age",
-    "delete from pastes where id in .* expires_ms": "COVERING INDEX pastes_expiry (expires_ms<?)",
+    r"select json_group_array\(json_array\(id, object\)\) from \(": "INDEX pastes_expiry (expires_ms<?)",
+    "delete from pastes where id in": "SEARCH pastes USING PRIMARY KEY (id=?)",
     "delete from uploads where object in .* started_ms": "COVERING INDEX uploads_started (started_ms<?)",
-    r"select json_group_array\(json_array\(id, object\)\) from pastes": "SEARCH pastes USING PRIMARY KEY (id=?)",
+    r"select json_group_array\(json_array\(id, object\)\) from pastes where id in": "SEARCH pastes USING PRIMARY KEY (id=?)",
     r"select json_group_array\(json_array\(id, expires_ms": "SEARCH pastes USING PRIMARY KEY (id=?)",
     "select id, object, created_ms, .* from pastes": "SEARCH pastes USING PRIMARY KEY (id=?)",
     "delete from idempotency .* created_ms": "COVERING INDEX idempotency_created (created_ms<?)",

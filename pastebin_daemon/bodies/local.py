@@ -113,12 +113,12 @@ def _select(tx: Tx, key: str) -> bytes | None:
 
 
 def _remove(tx: Tx, keys: Sequence[str]) -> set[str]:
-    rows = tx.rows(
-        "delete from objects where rowid in (select o.rowid from json_each(?) j cross join objects o on o.key = j.value)"
-        " returning key",
+    ((found,),) = tx.rows(
+        "select json_group_array(key) from objects where key in (select value from json_each(?))",
         (json.dumps(list(keys)),),
     )
-    return {key for (key,) in rows}
+    tx.changed("delete from objects where key in (select value from json_each(?))", (found,))
+    return set(json.loads(found))
 
 
 def _age_s(tx: Tx, key: str) -> float | None:
