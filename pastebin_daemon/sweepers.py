@@ -30,7 +30,8 @@ __all__ = ["BATCH", "ClockWatch", "Sweeper", "expiry", "forgotten_keys", "inbox_
 log = get_logger()
 
 BATCH = 500
-INBOX_BATCH = 2000
+INBOX_BATCH = 500
+"""As small as the others, though its rows are: the 99th percentile of creates beside it is 1.7 times theirs with 2,000."""
 STEP_S = 60.0
 PAUSE_S = 600.0
 

@@ -90,25 +90,24 @@ async def sweep(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row
 
 async def _deletes(directory: Path, rounds: int, seconds: int, creates: list[Seen]) -> AsyncIterator[Row]:
     count = rounds * seconds * DELETES_PER_S
-    (directory / "plain").mkdir()
-    (directory / "hanging").mkdir()
-    plain_ids = await fill(directory / "plain", count)
-    hanging_ids = await fill(directory / "hanging", count)
+    ids: dict[str, list[str]] = {}
+    for name in ("alone", "answering", "hanging"):
+        (directory / name).mkdir()
+        ids[name] = await fill(directory / name, count)
     async with (
         _silent() as port,
         bare({}, b"") as edge,
-        daemon(directory / "plain", _edge(edge)) as plain,
+        daemon(directory / "alone") as alone,
+        daemon(directory / "answering", _edge(edge)) as answering,
         daemon(directory / "hanging", _edge(f"http://127.0.0.1:{port}") | _store(port)) as hanging,
     ):
-        seen = await interleaved(
-            rounds,
-            {
-                "plain": _delete(plain.url, plain_ids, rounds, seconds),
-                "hanging": _delete(hanging.url, hanging_ids, rounds, seconds),
-            },
-        )
-    yield ratio_row("delete to 204, 64 connections, beside creates", 1, seen["plain"], creates)
-    yield ratio_row("the same while store and edge hang, beside while they answer", 0.9, seen["hanging"], seen["plain"])
+        places = {"alone": alone, "answering": answering, "hanging": hanging}
+        turns = {name: _delete(it.url, ids[name], rounds, seconds) for name, it in places.items()}
+        seen = await interleaved(rounds, turns)
+    yield ratio_row("delete to 204, 64 connections, no edge, beside creates", 1, seen["alone"], creates)
+    yield ratio_row(
+        "the same while store and edge hang, beside while they answer", 0.9, seen["hanging"], seen["answering"]
+    )
 
 
 def _delete(url: str, ids: Sequence[str], rounds: int, seconds: int) -> Callable[[], Awaitable[Seen]]:
