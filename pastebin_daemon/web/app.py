@@ -115,7 +115,7 @@ class App:
             raise error  # an EffectError or StartError must not come this far
         if error.status < 400:
             return web.Response(status=error.status, headers=error.headers)
-        code = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}.get(error.status, "bad_request")
+        code = _CODES.get(error.status, "bad_request")
         log.info("request.refused", code=code, method=request.method, route=request.route)
         response = self._answer(request, error.status, code, _TEXTS.get(error.status, error.reason))
         if "Allow" in error.headers:
