@@ -14,6 +14,7 @@ import asyncio
 import sqlite3
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,8 @@ class Lane:
         self._queue: deque[Member] = deque()
         self._woken = False
         self._loop = asyncio.get_running_loop()
+        self._context = copy_context()
+        """Waking the thread is everybody's business, and not that of the request whose call came first."""
 
         def connector() -> sqlite3.Connection:
             connection = connect(path)
@@ -158,7 +161,7 @@ class Lane:
     def _wake(self) -> None:
         if not self._woken:
             self._woken = True
-            self._loop.call_soon(self._connection.post, self._round)
+            self._loop.call_soon(self._connection.post, self._round, context=self._context)
 
     def _round(self) -> None:
         self._woken = False
