@@ -47,8 +47,10 @@ async def highlighter() -> AsyncIterator[Highlighter]:
 
 def is_over(pid: int) -> bool:
     """Gone, or a zombie that nobody has asked about yet."""
-    status = Path(f"/proc/{pid}/status")
-    return not status.exists() or "\nState:\tZ" in status.read_text()
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # the second: reaped between the open and the read
+        return True
 
 
 def environment_of(pid: int) -> set[bytes]:
