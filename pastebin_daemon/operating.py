@@ -89,7 +89,7 @@ def one_job(tx: Tx, job: int) -> dict[str, Any] | None:
     for columns, table in ((_JOB, "outbox"), (_DEAD, "dead_letters")):
         row = tx.row(f"select {', '.join(columns)} from {table} where id = ?", (job,))
         if row is not None:
-            done = tx.row("select done_ms from inbox where outbox_id = ? limit 1", (job,))
+            done = tx.row("select done_s * 1000 from inbox where outbox_id = ? limit 1", (job,))
             return _described(columns, row) | {"effect_done_ms": None if done is None else done[0]}
     return None
 

@@ -197,20 +197,20 @@ class Jobs(Machine):
         assert self.write(inbox.seen, consumer, ids)[0] == {id for id in ids if (id, consumer) in self.done}
         self.write(inbox.record, consumer, ids)
         for id in ids:
-            self.done.setdefault((id, consumer), self.now_ms)
+            self.done.setdefault((id, consumer), self.now_ms // 1000)
 
     @rule(after=st.integers(0, 4), limit=st.integers(1, 4))
     def sweep(self, after: int, limit: int) -> None:
-        horizon_ms = self.now_ms - RETENTION_MS
+        horizon_s = (self.now_ms - RETENTION_MS) // 1000
         batch = sorted(key for key in self.done if key[0] > after)[:limit]
         result, _ = self.write(inbox.sweep, after, RETENTION_MS, limit)
-        if not batch or min(self.done[key] for key in batch) >= horizon_ms:
+        if not batch or min(self.done[key] for key in batch) >= horizon_s:
             assert result == (0, 0)
             return
         last = batch[-1][0]
         gone = [
-            key for key, done_ms in self.done.items()
-            if after < key[0] <= last and done_ms < horizon_ms and key[0] not in self.jobs and key[0] not in self.dead
+            key for key, done_s in self.done.items()
+            if after < key[0] <= last and done_s < horizon_s and key[0] not in self.jobs and key[0] not in self.dead
         ]  # fmt: skip
         assert result == (len(gone), last)
         assert len(gone) <= limit + 2, "a batch, and the other consumers' rows of its last job"
@@ -257,8 +257,8 @@ class Jobs(Machine):
         columns = ", ".join(Dead.__dataclass_fields__)
         dead = [_parsed(Dead(*row)) for row in self.rows(f"select {columns} from dead_letters order by id")]
         assert dead == [_parsed(letter) for _, letter in sorted(self.dead.items())]
-        assert self.rows("select outbox_id, consumer, done_ms from inbox") == [
-            (*key, done_ms) for key, done_ms in sorted(self.done.items())
+        assert self.rows("select outbox_id, consumer, done_s from inbox") == [
+            (*key, done_s) for key, done_s in sorted(self.done.items())
         ]
 
     @invariant()

@@ -48,11 +48,11 @@ STATES: dict[str, Tables] = {
     "lease over, last attempt": {"outbox": [EXPIRED | {"attempts": ATTEMPTS_MAX}]},
     "lease over, last attempt, effect done": {
         "outbox": [EXPIRED | {"attempts": ATTEMPTS_MAX}],
-        "inbox": [{"outbox_id": JOB, "consumer": CONSUMER, "done_ms": 1}],
+        "inbox": [{"outbox_id": JOB, "consumer": CONSUMER, "done_s": 1}],
     },
     "lease over, last attempt, another consumer's effect done": {
         "outbox": [EXPIRED | {"attempts": ATTEMPTS_MAX}],
-        "inbox": [{"outbox_id": JOB, "consumer": CONSUMER + 1, "done_ms": 1}],
+        "inbox": [{"outbox_id": JOB, "consumer": CONSUMER + 1, "done_s": 1}],
     },
     "dead, inside the window": {"dead_letters": [DEAD]},
     "dead, after the window": {"dead_letters": [DEAD | {"died_ms": NOW - WINDOW}]},

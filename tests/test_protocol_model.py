@@ -122,7 +122,7 @@ def put_into(connection: sqlite3.Connection, rows: Rows) -> Iterator[Tx]:
                     ),
                 )  # fmt: skip
         connection.executemany(
-            "insert into inbox values (?, ?, ?)", [(row, CONSUMER, NOW_MS + at * TICK_MS) for row, at in done]
+            "insert into inbox values (?, ?, ?)", [(row, CONSUMER, (NOW_MS + at * TICK_MS) // 1000) for row, at in done]
         )
         yield Tx(connection, NOW_MS)
     finally:
@@ -146,7 +146,7 @@ def found_in(tx: Tx) -> Rows:
         for id, attempts, generation, died_ms in tx.rows("select id, attempts, generation, died_ms from dead_letters")
     ]
     assert len(jobs) <= 1
-    done = tx.rows("select outbox_id, done_ms from inbox order by outbox_id")
+    done = tx.rows("select outbox_id, done_s * 1000 from inbox order by outbox_id")
     return (jobs[0] if jobs else None), tuple((row, from_now(done_ms)) for row, done_ms in done)
 
 

@@ -100,7 +100,7 @@ async def tables(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Ro
     async with _database(directory / "empty.sqlite") as empty, _database(directory / "full.sqlite") as full:
         half = INBOX // 2
         sizes = [
-            await full._writer.run(partial(grow_inbox, first=1 + part * half, count=half, done_ms=_now_ms()))
+            await full._writer.run(partial(grow_inbox, first=1 + part * half, count=half, done_s=_now_ms() // 1000))
             for part in (0, 1)
         ]
         await full._writer.run(_grow_outbox)
@@ -126,12 +126,12 @@ async def tables(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Ro
     )  # fmt: skip
 
 
-def grow_inbox(connection: sqlite3.Connection, *, first: int, count: int, done_ms: int) -> int:
+def grow_inbox(connection: sqlite3.Connection, *, first: int, count: int, done_s: int) -> int:
     """Rows with ascending ids, as they come. The result: how large the file is then, in bytes."""
     connection.execute(
         "with recursive n (i) as (select ? union all select i + 1 from n where i < ?)"
-        " insert into inbox (outbox_id, consumer, done_ms) select i, 1 + i % 2, ? + i / 100 from n",
-        (first, first + count - 1, done_ms),
+        " insert into inbox (outbox_id, consumer, done_s) select i, 1 + i % 2, ? + i / 100000 from n",
+        (first, first + count - 1, done_s),
     )
     (pages,) = connection.execute("pragma page_count").fetchone()
     (size,) = connection.execute("pragma page_size").fetchone()

@@ -70,7 +70,7 @@ async def sweep(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row
         place.mkdir()
         await fill(place, 1)
     with closing(sqlite3.connect(places["sweeping"] / "state" / "pastebin.sqlite", isolation_level=None)) as connection:
-        grow_inbox(connection, first=1, count=OLD_ROWS, done_ms=1)
+        grow_inbox(connection, first=1, count=OLD_ROWS, done_s=1)
     lua = f'wrk.method, wrk.body = "POST", "{os.urandom(2048).hex()}"\n'
     async with daemon(places["sweeping"], OPEN) as sweeping, daemon(places["resting"], OPEN) as resting:
 

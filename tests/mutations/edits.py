@@ -314,8 +314,8 @@ EDITS = (
         "retention below the replay window",
         "G9",
         "inbox.py",
-        "horizon_ms = tx.now_ms - retention_ms\n",
-        "horizon_ms = tx.now_ms - retention_ms // 100\n",
+        "horizon_s = (tx.now_ms - retention_ms) // 1000\n",
+        "horizon_s = (tx.now_ms - retention_ms // 100) // 1000\n",
         (SIMULATION, MODEL, MACHINES),
     ),
     Edit(

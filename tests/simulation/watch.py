@@ -94,7 +94,7 @@ class Rows:
             dict(rows("select object, started_ms from uploads")),
             {row[0]: Job(*row) for row in rows(f"select {', '.join(Job._fields)} from outbox")},
             {row[0]: Dead(*row) for row in rows(f"select {', '.join(Dead._fields)} from dead_letters")},
-            {(row[0], row[1]): row[2] for row in rows("select outbox_id, consumer, done_ms from inbox")},
+            {(row[0], row[1]): row[2] for row in rows("select outbox_id, consumer, done_s from inbox")},
             rows("select pastes, bytes, pending, leased, dead_letters, inbox from totals")[0],
             sum(row[4] for row in pastes),
         )
@@ -336,17 +336,17 @@ class Watch:
         return expires_ms > now_ms - int(self.stepped[1] * 1000)
 
     def _judge_inbox(self, before: Rows, after: Rows, now_ms: int) -> None:
-        for (job, consumer), done_ms in after.inbox.items():
+        for (job, consumer), done_s in after.inbox.items():
             if (job, consumer) not in before.inbox:
                 row = self._known.get(job)  # it may be gone: its claim was lost, and another's was settled
-                if row is None or CONSUMERS[row.kind] != consumer or done_ms > now_ms:
+                if row is None or CONSUMERS[row.kind] != consumer or done_s * 1000 > now_ms:
                     self.fail("G7", f"an inbox row of job {job} and consumer {consumer}, which is none")
                 elif not self._has_happened(row):
                     self.fail("G7", f"the inbox says that job {job} is done, and it is not: {row.kind} {row.payload}")
-        for (job, consumer), done_ms in before.inbox.items():
+        for (job, consumer), done_s in before.inbox.items():
             if (job, consumer) not in after.inbox:
-                if done_ms >= now_ms - self._retention_ms:
-                    self.fail("G9", f"the inbox row of job {job} was swept {(now_ms - done_ms) / 1000:.0f} s after it")
+                if done_s * 1000 + 999 >= now_ms - self._retention_ms:
+                    self.fail("G9", f"the inbox row of job {job} was swept {now_ms / 1000 - done_s:.0f} s after it")
                 if job in after.jobs or job in after.dead:
                     self.fail("G9", f"the inbox row of job {job} was swept while the job is there")
 
