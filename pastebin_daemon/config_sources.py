@@ -5,13 +5,12 @@ be read or parsed is the only problem that stops the search for others. Nothing 
 any of them may be a secret in the wrong place.
 """
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pastebin_daemon.errors import Misconfigured
+from pastebin_daemon.errors import Misconfigured, did_you_mean
 
 __all__ = ["ConfigProblems", "Table", "credential", "guess", "overlay_environment", "read_file", "resolve_secret"]
 
@@ -151,5 +150,4 @@ def _unreadable(path: Path, error: Exception) -> str:
 
 def guess(word: str, known: Iterable[str]) -> str:
     """What to do about an unknown name."""
-    close = difflib.get_close_matches(word[:100], list(known), n=1, cutoff=0.65)
-    return f"did you mean {close[0]}?" if close else "remove it; config.example.toml shows every key"
+    return did_you_mean(word, known) or "remove it; config.example.toml shows every key"

@@ -11,6 +11,7 @@
 `code` is stable: other people's scripts compare it.
 """
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 __all__ = [
@@ -18,7 +19,16 @@ __all__ = [
     "IdempotencyEnded", "IdempotencyInProgress", "IdempotencyMismatch", "Misconfigured", "NotFound", "PastebinError",
     "Permanent", "RateLimited", "ReadOnly", "Refusal", "RequestTimeout", "StartError", "StorageFull",
     "StoreUnavailable", "Temporary", "TooLarge", "Trouble", "Unauthorized", "UnsupportedMediaType", "UploadExpired",
+    "did_you_mean",
 ]  # fmt: skip
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The question about a name that is not known, or "" when no known one is close to it."""
+    from difflib import get_close_matches  # most processes never need it, and it takes 0.7 MB
+
+    close = get_close_matches(word[:100], list(known), n=1, cutoff=0.65)
+    return f"did you mean {close[0]}?" if close else ""
 
 
 class PastebinError(Exception):

@@ -9,13 +9,12 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import partial
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from pastebin_daemon.creation import Draft
-from pastebin_daemon.errors import BadRequest, TooLarge, UnsupportedMediaType
+from pastebin_daemon.errors import BadRequest, TooLarge, UnsupportedMediaType, did_you_mean
 from pastebin_daemon.quantities import duration_text, lifetime, size_text
 from pastebin_daemon.web.receiving import FRAMING_BYTES, Hold, read_body, read_form
 from pastebin_daemon.web.routing import Request
@@ -193,8 +192,7 @@ def _query_options(request: Request) -> dict[str, object]:
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    guess = get_close_matches(name[:100], known, 1)
-    return f"did you mean {guess[0]}?" if guess else f"write {', '.join(known)}"
+    return did_you_mean(name, known) or f"write {', '.join(known)}"
 
 
 def _file_title(name: str | None) -> str | None:

@@ -15,7 +15,6 @@ import json
 import re
 from urllib.parse import quote
 
-import segno
 from aiohttp import web
 
 from pastebin_daemon.clock import Clock
@@ -77,6 +76,8 @@ class Reads:
 
     async def qr(self, request: Request) -> web.Response:
         """The link as a QR code, with the quiet zone of four modules that the standard asks for (ISO/IEC 18004)."""
+        import segno  # many daemons are never asked for one, and it takes 0.5 MB
+
         paste = await self._reading.look(paste_id(request))
         image = io.BytesIO()
         segno.make(f"{self._public_url}/{paste.id}", error="m", micro=False).save(

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from tests.process import python
 from tests.simulation.run import Schedule, Workshop
 
 
@@ -77,7 +78,7 @@ def spread(options: argparse.Namespace) -> int:
     for first, share in enumerate(shares):
         if share == 0:
             continue
-        command = [sys.executable, "-m", "tests.simulation", "--workers", "0", "--every", str(workers)]
+        command = python("-m", "tests.simulation", "--workers", "0", "--every", str(workers))
         command += ["--seed", str(options.seed + first)]
         command += [] if share is None else ["--count", str(share)]
         command += [] if options.minutes is None else ["--minutes", str(options.minutes)]
