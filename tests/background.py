@@ -3,7 +3,6 @@ whole suite takes little longer than without it, and no test waits for it but th
 
 import os
 import subprocess
-import tempfile
 
 from tests.process import ROOT, python
 from tests.real import require
@@ -12,17 +11,17 @@ __all__ = ["Search"]
 
 
 class Search:
-    """`python -m ARGUMENT...`, begun by `begin`, or else by `result`."""
+    """`python -m ARGUMENT...`, begun by `begin`, or else by `result`. What it says fits into a pipe, or it says it last."""
 
     def __init__(self, *arguments: str) -> None:
         self._arguments = arguments
-        self._said = tempfile.TemporaryFile()  # noqa: SIM115  it lives as long as the search does
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[str] | None = None
 
     def begin(self) -> None:
         self._process = subprocess.Popen(
             [require("chrt"), "--idle", "0", *python("-m", *self._arguments)],
-            cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, stdout=self._said, stderr=subprocess.STDOUT,
+            cwd=ROOT, env=os.environ | {"PYTHONHASHSEED": "0"}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True,
         )  # fmt: skip
 
     def result(self, limit_s: float) -> tuple[int, str]:
@@ -30,11 +29,10 @@ class Search:
         if self._process is None:
             self.begin()
         assert self._process is not None
-        status = self._process.wait(limit_s)
-        self._said.seek(0)
-        return status, self._said.read().decode()
+        said, _ = self._process.communicate(timeout=limit_s)
+        return self._process.returncode, said
 
     def end(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        if self._process is not None and self._process.returncode is None:
             self._process.kill()
-            self._process.wait()
+            self._process.communicate()
