@@ -17,6 +17,7 @@ The fingerprint covers what was meant (body, title, language, lifetime, create t
 
 import hashlib
 import json
+from codecs import getincrementaldecoder
 from dataclasses import dataclass
 
 from pastebin_daemon import pastes
@@ -31,6 +32,8 @@ from pastebin_daemon.pastes import Idempotency, NewPaste, Paste
 __all__ = ["Creation", "Draft", "Made"]
 
 log = get_logger()
+
+PIECE_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +111,15 @@ class Creation:
 
 
 def is_utf8(body: bytes) -> bool:
+    """A large one in pieces: a text takes up to four times the room of its bytes, and an error about it keeps a copy."""
     try:
-        body.decode()
+        if len(body) <= PIECE_BYTES:
+            body.decode()
+            return True
+        decoder = getincrementaldecoder("utf-8")()
+        for start in range(0, len(body), PIECE_BYTES):
+            decoder.decode(body[start : start + PIECE_BYTES])
+        decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return False
     return True

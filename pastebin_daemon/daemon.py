@@ -24,6 +24,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from pathlib import Path
 
 from pastebin_daemon import sweepers
+from pastebin_daemon.allocator import give_large_blocks_back
 from pastebin_daemon.bodies import BodyStore
 from pastebin_daemon.bodies.local import LocalStore, open_local
 from pastebin_daemon.breaker import Breaker
@@ -305,6 +306,7 @@ async def serve(
 ) -> None:
     """Run until SIGTERM or SIGINT. `announce` gets one line that says where it listens. Raises `StartError`, or an
     ExceptionGroup with the reason when a loop or the database failed."""
+    give_large_blocks_back()
     async with assemble(config, environ) as daemon:
         stopping = asyncio.Event()
         loop = asyncio.get_running_loop()

@@ -67,6 +67,8 @@ OTHER = {
     "invalid UTF-8": b"caf\xe9 \xff\xfe \xc0\x80",
     "an encoded surrogate": b"\xed\xa0\x80",
     "a letter cut off": "é".encode()[:1],
+    "a letter cut off after much text": b"y" * 100_000 + "🦉".encode()[:3],
+    "a wrong byte behind much text": b"y" * 100_000 + b"\xff" + b"y" * 100_000,
     "UTF-16 LE with BOM": "\ufeffhi\r\nthere".encode("utf-16-le"),
     "UTF-16 BE with BOM": "\ufeffhi\r\nthere".encode("utf-16-be"),
     "every byte": bytes(range(256)),

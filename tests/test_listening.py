@@ -10,7 +10,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
+from pastebin_daemon.listeners import PIECE_BYTES, PiecewiseServer
 from tests.connection import Connection, connected
 from tests.process import child
 from tests.real import free_port, poll, require
@@ -183,3 +186,27 @@ async def test_a_loop_that_hangs_gives_no_sign_of_life_and_stops_all_the_same(tm
         assert await systemd.hear() == "STOPPING=1"
         assert await it.ended() == 0, it.log()
         assert '"loop.cut"' in it.log()
+
+
+async def test_no_connection_is_read_in_pieces_that_a_flood_of_them_could_fill_the_memory_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    receive = RequestHandler.data_received
+
+    def data_received(self: RequestHandler, data: bytes) -> None:
+        sizes.append(len(data))
+        receive(self, data)
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        return web.Response(body=await request.read())
+
+    monkeypatch.setattr(RequestHandler, "data_received", data_received)
+    body = bytes(range(256)) * 2048
+    server = await asyncio.get_running_loop().create_unix_server(PiecewiseServer(answer), str(tmp_path / "http"))
+    async with server, connected(f"unix:{tmp_path}/http") as client:
+        back = await client.ask("POST", "/", body)
+    assert back is not None
+    assert back.body == body
+    assert max(sizes) == PIECE_BYTES
+    assert sum(sizes) > len(body)

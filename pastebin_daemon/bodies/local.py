@@ -25,7 +25,7 @@ from pastebin_daemon.errors import Busy, DatabaseUnavailable, StorageFull, Tempo
 __all__ = ["LocalStore", "open_local"]
 
 BATCH_BYTES = 64 * 1024
-"""Larger bodies are put one by one, so that the writer can look at its time in between."""
+"""Larger bodies are put one by one, so that the writer can look at its time in between, and without a copy of them."""
 DELETE_AT_ONCE = 32
 """Objects in a transaction: each is overwritten (secure_delete), so one of 1 MiB writes as much, and puts wait for it."""
 
@@ -91,7 +91,11 @@ def _insert_all(tx: Tx, calls: Sequence[tuple[str, bytes]]) -> list[None]:
 
 
 def _insert_large(tx: Tx, key: str, body: bytes) -> None:
-    tx.changed("insert into objects (key, stored_ms, body) values (?, ?, ?)", (key, tx.now_ms, body))
+    ((row,),) = tx.rows(
+        "insert into objects (key, stored_ms, body) values (?, ?, zeroblob(?)) returning rowid",
+        (key, tx.now_ms, len(body)),
+    )
+    tx.fill_blob("objects", "body", row, body)
 
 
 @batched_by(_insert_all)

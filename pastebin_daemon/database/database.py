@@ -36,7 +36,7 @@ IDLE_S = 5.0
 """No commit for this long, and the WAL is cut to nothing."""
 BUSY_TIMEOUT = "pragma busy_timeout = 5000"
 """How long another program's write lock is waited for, in milliseconds."""
-CACHE_KIB = {"metadata": 16_000, "bodies": 4_000}
+CACHE_KIB = {"metadata": 8_000, "bodies": 4_000}
 """SQLite's own page cache, by schema: a body is read once and then kept by the origin cache, so only its index counts."""
 VACUUM_PAGES = 256
 """Pages given back to the file system at a time: 1 MiB, a few milliseconds of the writer."""
@@ -271,7 +271,7 @@ def _forget_statistics(connection: sqlite3.Connection) -> None:
 def _prepare_reader(connection: sqlite3.Connection) -> None:
     connection.execute(BUSY_TIMEOUT)
     connection.execute("pragma query_only = on")
-    connection.execute("pragma cache_size = -8000")
+    connection.execute("pragma cache_size = -2000")
 
 
 def _ignore(_members: int, _seconds: float) -> None:

@@ -13,8 +13,7 @@ Row = tuple[Any, ...]
 class Tx:
     """One transaction at one instant. Valid only inside the function that it was given to.
 
-    `now_ms` is the instant, read once after the write lock was taken. Of its connection it needs only `execute` and the
-    cursor's `rowcount`, so that a test can put another SQLite under it.
+    `now_ms` is the instant, read once after the write lock was taken.
     """
 
     __slots__ = ("_connection", "events", "now_ms")
@@ -43,6 +42,12 @@ class Tx:
         count = self.changed(sql, params)
         assert count <= 1, sql
         return count == 1
+
+    def fill_blob(self, table: str, column: str, rowid: int, content: bytes) -> None:
+        """Write what a statement has left room for with `zeroblob(length)`. A parameter would be copied twice on its way:
+        when it is bound, and into the record of its row."""
+        with self._connection.blobopen(table, column, rowid) as blob:
+            blob.write(content)
 
     def emit(self, event: object) -> None:
         """Say what happened. Subscribers hear of it if, and only if, this transaction commits."""

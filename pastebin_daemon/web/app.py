@@ -16,6 +16,7 @@ from aiohttp import web
 from pastebin_daemon.clock import Clock
 from pastebin_daemon.errors import PastebinError, Refusal, Trouble
 from pastebin_daemon.ids import new_request_id
+from pastebin_daemon.listeners import PiecewiseServer
 from pastebin_daemon.logs import REQUEST_ID, get_logger
 from pastebin_daemon.metrics import Metrics
 from pastebin_daemon.web.routing import Request, Routes
@@ -67,7 +68,7 @@ class App:
             return Request(message, payload, protocol, writer, task, loop, client_max_size=READ_BYTES_MAX)
 
         answer = cast(Callable[[web.BaseRequest], Awaitable[web.StreamResponse]], self.answer)  # all are `made`
-        return web.Server(answer, request_factory=made, access_log=None, **options)
+        return PiecewiseServer(answer, request_factory=made, access_log=None, **options)
 
     async def answer(self, request: Request) -> web.StreamResponse:
         started = self._clock.monotonic()
