@@ -125,31 +125,39 @@ def begin_upload(tx: Tx, new: NewPaste, bytes_max: int) -> None:
 
 
 def _commit_all(tx: Tx, calls: Sequence[tuple[NewPaste, Idempotency | None, int]]) -> list[Paste | StorageFull | None]:
-    uploaded, stored = uploading(tx, [new.object for new, _, _ in calls]), _stored(tx, calls)
+    """Raises `LookupError` when one of several uploads has no record any more: it can't tell which."""
+    stored = _stored(tx, calls)
     results: list[Paste | StorageFull | None] = []
     made: list[tuple[Paste, bytes]] = []
-    for new, idempotency, bytes_max in calls:
-        if new.object not in uploaded:
-            results.append(None)
-            continue
+    refused: list[str] = []
+    for new, _, bytes_max in calls:
         refusal = _over_quota(stored, new.size, bytes_max)
         if refusal is not None:
-            results.append(refusal)  # its record stays, and the sweeper reaps the body
+            refused.append(new.object)  # its record stays, and the sweeper reaps the body
+            results.append(refusal)
             continue
         stored += new.size
         paste = _made(new, tx.now_ms)
-        results.append(paste)
         made.append((paste, new.token_sha256))
+        results.append(paste)
+    known = _insert(tx, made) if made else 0
+    if refused:
+        known += len(uploading(tx, refused))
+    if known < len(calls):
+        if len(calls) > 1:
+            raise LookupError("an upload's record is gone")
+        outbox.enqueue(tx, outbox.REAP, [{"object": calls[0][0].object}])
+        return [None]
+    for (_, idempotency, _), result in zip(calls, results, strict=True):
+        if not isinstance(result, Paste):
+            continue
         if idempotency is not None:
             # A row that is in the way is past its retention: find_replay saw no other, and the key is held in memory.
             tx.changed(
                 "insert or replace into idempotency (key_sha256, fingerprint, paste, created_ms) values (?, ?, ?, ?)",
-                (idempotency.key_sha256, idempotency.fingerprint, paste.id, tx.now_ms),
+                (idempotency.key_sha256, idempotency.fingerprint, result.id, tx.now_ms),
             )
-        tx.emit(Created(paste))
-    outbox.enqueue(tx, outbox.REAP, [{"object": new.object} for new, _, _ in calls if new.object not in uploaded])
-    if made:
-        _insert(tx, made)
+        tx.emit(Created(result))
     return results
 
 
@@ -169,18 +177,15 @@ def _made(new: NewPaste, now_ms: int) -> Paste:
     )  # fmt: skip
 
 
-def _insert(tx: Tx, made: Sequence[tuple[Paste, bytes]]) -> None:
-    """Pastes and the hashes of their tokens, in the place of their uploads. Hashes, which JSON can't hold, come in two
-    values of 32 bytes a paste."""
+def _insert(tx: Tx, made: Sequence[tuple[Paste, bytes]]) -> int:
+    """Pastes and the hashes of their tokens, in the place of their uploads, which a trigger removes. Hashes, which JSON
+    can't hold, come in two values of 32 bytes a paste. The result: how many had an upload, and so are pastes now."""
     rows = [(p.id, p.object, p.created_ms, p.expires_ms, p.size, p.is_text, p.title, p.language) for p, _ in made]
-    tx.changed(
-        "delete from uploads where object in (select value from json_each(?))",
-        (json.dumps([paste.object for paste, _ in made]),),
-    )
-    tx.changed(
+    return tx.changed(
         f"insert into pastes ({_COLUMNS}, token_sha256)"
         " select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, substr(:bodies, 32 * key + 1, 32),"
-        " value ->> 5, value ->> 6, value ->> 7, substr(:tokens, 32 * key + 1, 32) from json_each(:rows)",
+        " value ->> 5, value ->> 6, value ->> 7, substr(:tokens, 32 * key + 1, 32) from json_each(:rows)"
+        " where exists (select 1 from uploads where object = value ->> 1)",
         {
             "rows": json.dumps(rows),
             "bodies": b"".join(paste.sha256 for paste, _ in made),

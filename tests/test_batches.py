@@ -2,6 +2,7 @@
 by a row. Two databases get the same calls, one of them together and the other one by one."""
 
 import asyncio
+import json
 import sqlite3
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -156,6 +157,19 @@ async def test_a_quota_that_is_too_small_for_all_takes_those_that_fit(tmp_path: 
         rows = await it.rows()
         assert len(rows["pastes"]) == 3
         assert len(rows["uploads"]) == 2, "the others' records stay, and the sweeper reaps what they left"
+
+
+async def test_an_upload_that_was_given_up_is_told_from_one_over_the_quota(tmp_path: Path) -> None:
+    kept, over, gone = (new_paste(number) for number in (1, 2, 3))
+    async with side(tmp_path / "some.sqlite") as it:
+        await it.one_by_one([(pastes.begin_upload, (new, 0)) for new in (kept, over)])
+        one, two, three = await it.together([(pastes.commit, (new, None, kept.size)) for new in (kept, over, gone)])
+        assert isinstance(one, pastes.Paste)
+        assert isinstance(two, tuple)
+        assert two[0] is StorageFull
+        assert three is None
+        (job,) = await it.database.read(lambda tx: tx.rows("select kind, payload from outbox"))
+        assert job == ("reap", json.dumps({"object": gone.object}, separators=(",", ":")))
 
 
 async def test_bodies_that_are_put_together_come_back_as_they_went_in(tmp_path: Path) -> None:
