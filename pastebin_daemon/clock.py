@@ -10,9 +10,10 @@ Three clocks, never mixed:
 
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Protocol
 
-__all__ = ["Clock", "SystemClock", "rfc3339", "spoken_time"]
+__all__ = ["Clock", "SystemClock", "log_stamp", "rfc3339", "spoken_time"]
 
 
 class Clock(Protocol):
@@ -38,7 +39,19 @@ class SystemClock:
 
 def rfc3339(ms: int) -> str:
     """`2026-12-04T09:30:00Z`: whole seconds, rounded down, as the API gives times."""
-    return datetime.fromtimestamp(ms // 1000, UTC).isoformat()[: -len("+00:00")] + "Z"
+    return _second(ms // 1000) + "Z"
+
+
+def log_stamp() -> str:
+    """`2026-12-04T09:30:00.000000Z`, by the wall clock: for a line of the log, on which no decision hangs."""
+    micros = time.time_ns() // 1000
+    return f"{_second(micros // 1_000_000)}.{micros % 1_000_000:06}Z"
+
+
+@lru_cache(256)
+def _second(seconds: int) -> str:
+    """Most times that are written stand in a second that another one stood in a moment ago."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat()[: -len("+00:00")]
 
 
 def spoken_time(ms: int) -> str:

@@ -1,8 +1,8 @@
 """One log: an event and its fields, one line each, on standard error.
 
 - **Shape.** A line of JSON, or, on a terminal, a line for people. `timestamp` (RFC 3339, UTC), `level`, `event`, then
-  the fields and, inside of a request, its id (`REQUEST_ID`). An exception is a
-  field too. The time stamps are structlog's own: no decision hangs on them, and they are needed before there's a Clock.
+  the fields and, inside of a request, its id (`REQUEST_ID`). An exception is a field too. The time is the system's: no
+  decision hangs on it, and it is needed before there's a Clock.
 - **Bounded (G14).** A value is cut after 2,000 characters and then ends in `…`. A traceback keeps up to 16,000: its
   beginning, and its end, which says what was raised.
 - **Nothing in a value can forge a line or steer a terminal.** JSON escapes by itself. In the console format every
@@ -27,10 +27,14 @@ import sys
 import threading
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Literal, TextIO
 
 import structlog
+from structlog.processors import format_exc_info
 from structlog.typing import EventDict, FilteringBoundLogger, Processor, WrappedLogger
+
+from pastebin_daemon.clock import log_stamp
 
 __all__ = ["REQUEST_ID", "Format", "configure", "get_logger"]
 
@@ -61,11 +65,7 @@ def configure(format: Format, level: str, stream: TextIO | None = None) -> None:
     terminal = _output.stream.isatty()
     console = format == "console" or (format == "auto" and terminal)
     _processors[:] = [
-        _request,
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        _bound,
+        _shaped,
         *(_for_people(colors=terminal) if console else [_as_json]),
     ]
     level_number = logging.getLevelNamesMapping()[level.upper()]
@@ -80,13 +80,6 @@ def configure(format: Format, level: str, stream: TextIO | None = None) -> None:
         root.addHandler(_libraries)
     root.setLevel(max(level_number, logging.WARNING))
     logging.captureWarnings(True)
-
-
-def _request(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
-    request_id = REQUEST_ID.get("")
-    if request_id:
-        event["request_id"] = request_id
-    return event
 
 
 class _Output:
@@ -133,14 +126,29 @@ class _Libraries(logging.Handler):
 _libraries = _Libraries(logging.WARNING)
 
 
-def _bound(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Make every value small, plain and fit to be seen, and put what people look for first in front."""
-    first = {key: event.pop(key) for key in ("timestamp", "level", "event") if key in event}
+def _shaped(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """What people look for first in front, then every value small, plain and fit to be seen.
+
+    It is one processor, not structlog's four and ours, since there's a line for each create: 7 microseconds, not 15.
+    """
+    if "exc_info" in event:
+        event = format_exc_info(logger, method, event)
     traceback = event.pop("exception", None)
-    bounded: EventDict = {key: _value(key, value) for key, value in (*first.items(), *event.items())}
+    shown: EventDict = {"timestamp": log_stamp(), "level": _LEVELS.get(method, method)}
+    if "event" in event:
+        shown["event"] = _value("event", event.pop("event"))
+    for key, value in event.items():
+        if key not in shown:
+            shown[key] = _value(key, value)
+    request_id = REQUEST_ID.get("")
+    if request_id:
+        shown["request_id"] = request_id
     if traceback is not None:
-        bounded["exception"] = _cut_middle(str(traceback), TRACEBACK_CHARS_MAX)
-    return bounded
+        shown["exception"] = _cut_middle(str(traceback), TRACEBACK_CHARS_MAX)
+    return shown
+
+
+_LEVELS = {"warn": "warning", "exception": "error"}
 
 
 def _as_json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
@@ -151,6 +159,8 @@ _encode = json.JSONEncoder().encode
 
 
 def _value(key: str, value: object) -> object:
+    if (type(value) is str and len(value) <= VALUE_CHARS_MAX) or (type(value) is int and -(2**63) <= value < 2**63):
+        return "(withheld)" if _is_withheld(key) else value  # nearly all
     plain = _plain(key, value, 0)
     if isinstance(plain, str):
         return _cut(plain)
@@ -161,10 +171,8 @@ def _value(key: str, value: object) -> object:
 
 def _plain(key: str, value: object, depth: int) -> object:
     """What JSON knows, with nothing withheld left in it."""
-    if key.lower().replace("-", "_") in _WITHHELD:
+    if _is_withheld(key):
         return "(withheld)"
-    if type(value) is str or type(value) is bool:  # nearly all
-        return value
     match value:
         case str():
             return str(value)
@@ -186,6 +194,11 @@ def _plain(key: str, value: object, depth: int) -> object:
             return "…"  # its repr would show what is withheld
         case _:
             return _repr(value)
+
+
+@lru_cache(1024)
+def _is_withheld(key: str) -> bool:
+    return key.lower().replace("-", "_") in _WITHHELD
 
 
 def _repr(value: object) -> str:

@@ -23,7 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(layer.split())
     for layer in (
         # each may import what stands above it, and nothing beside it or below it
-        "allocator clock errors ids logs metrics quantities",
+        "allocator clock errors ids",
+        "logs metrics quantities",
         "section",
         "database bodies edge origin_cache secret systemd client breaker loops",
         "outbox inbox config_sources config_sections",

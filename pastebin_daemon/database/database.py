@@ -76,7 +76,8 @@ class Database:
         raised; `StorageFull`, `DatabaseUnavailable` (unknown outcome) or `Busy`.
         """
         assert not kwargs
-        return await self._submit(function, args, grows=False)
+        result: T = await self._submit(function, args, grows=False)
+        return result
 
     async def grow(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """`write`, for what a full disk must refuse (`StorageFull`): the reserve is not for it."""
@@ -84,7 +85,8 @@ class Database:
         for each in (self, *self.neighbours):
             if each.full:
                 raise StorageFull(f"the file system of {each.path} was full and has not enough free space yet")
-        return await self._submit(function, args, grows=True)
+        result: T = await self._submit(function, args, grows=True)
+        return result
 
     async def read(self, function: Callable[Concatenate[Tx, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a function that only reads, in one snapshot no older than this call."""
@@ -126,11 +128,10 @@ class Database:
 
     # --- inside
 
-    async def _submit(self, function: Callable[..., T], args: tuple[Any, ...], *, grows: bool) -> T:
+    def _submit(self, function: Callable[..., Any], args: tuple[Any, ...], *, grows: bool) -> asyncio.Future[Any]:
         if self._group.fatal is not None:
             raise DatabaseUnavailable("the database failed earlier and this process is about to end")
-        result: T = await self._writer.submit(function, args, grows=grows)
-        return result
+        return self._writer.submit(function, args, grows=grows)
 
     def _written(self, members: Sequence[Member]) -> None:
         for member in members:
