@@ -23,5 +23,4 @@ def moto() -> Iterator[int]:
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_connections_that_fail_at_random_make_no_answer_a_lie(tmp_path: Path, moto: int, seed: int) -> None:
     record = await through_faults(tmp_path, seed, moto)
-    assert record.heard["POST 503"] > 0
     assert record.heard["none"] == 0

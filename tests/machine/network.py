@@ -8,6 +8,7 @@ the objects of live rows.
 
 import os
 import signal
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -70,6 +71,7 @@ async def through_faults(directory: Path, seed: int, moto: int) -> Record:
             async with record.load(it.url, chance):
                 await heard_more(record, record.heard.copy(), "POST 201", 30)
                 await heard_more(record, record.heard.copy(), "DELETE 204", 10)
+                await heard_more(record, Counter(), "POST 503", 1)
             assert record.lies == [], record.lies[:5]
             assert record.slowest["DELETE 204"] < 5
             store.share = purger.share = 0
