@@ -1,9 +1,11 @@
 import argparse
 import asyncio
+import compileall
 import os
 import tempfile
 from pathlib import Path
 
+import pastebin_daemon
 import tests.bench
 from tests.bench.dispatching import dispatching, tables
 from tests.bench.reads import reads
@@ -31,6 +33,8 @@ async def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=3, help="of each turn")
     options = parser.parse_args()
+    # As an installer does; else a start would compile each time where PYTHONDONTWRITEBYTECODE is set.
+    assert compileall.compile_dir(Path(pastebin_daemon.__file__).parent, quiet=1)
     print(f"Load before: {os.getloadavg()[0]:.1f}; {options.rounds} rounds of {options.seconds} s.\n")
     print("| what | reach | reached | figures |\n|---|---|---|---|", flush=True)
     for name in options.groups or GROUPS:

@@ -24,7 +24,7 @@ __all__ = ["bulk", "expiry", "tenfold"]
 EXPIRING = 1_000_000
 BULK = 5000
 READS_PER_S = 5000
-READERS = 55
+CREATES_PER_S, DELETES_PER_S = 1160, 350
 WHOLE_S = 400
 
 
@@ -47,7 +47,7 @@ async def expiry(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Ro
         watching = asyncio.create_task(_watch(it, watch, 1))
         runs: list[Seen] = []
         while not watching.done():
-            runs.append(await _readers(it.url, f"/{paste}/raw", 10))
+            runs.append(await _offered(f"{it.url}/{paste}/raw", READS_PER_S, 10))
         await watching
     (began, first), (ended, last) = watch.left[0], watch.left[-1]
     rate = (first - last) / 2 / (ended - began)  # each of them is a row, and then a job
@@ -86,24 +86,22 @@ async def bulk(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]
 
 async def tenfold(directory: Path, rounds: int, seconds: int) -> AsyncIterator[Row]:
     """Ten times the sizing, all at once, for as many minutes as there are rounds (10 are asked for)."""
-    (paste, *ids) = await fill(directory, 1 + 350 * 60 * rounds)
-    body = os.urandom(2048).hex()
+    length = 60 * rounds
+    (paste, *ids) = await fill(directory, 1 + DELETES_PER_S * (length + 30))
     quoted = ", ".join(f'"{each}"' for each in ids)
     deletes = (
         f"local ids, n = {{{quoted}}}, 0\n"
         f'local headers = {{["X-Delete-Token"] = "{TOKEN}"}}\n'
-        "delay = function() return 100 end\n"
-        'request = function() n = n + 1; return wrk.format("DELETE", "/api/v1/pastes/" .. (ids[n] or ids[1]), headers) end\n'
+        'request = function() n = n + 1; return wrk.format("DELETE", "/api/v1/pastes/" .. ids[n], headers) end\n'
     )
-    creates = f'wrk.method, wrk.body = "POST", "{body}"\ndelay = function() return 50 end\n'
+    creates = f'wrk.method, wrk.body = "POST", "{os.urandom(2048).hex()}"\n'
     async with daemon(directory, {"limits.creates_per_minute": 0, "log.level": "warning"}) as it:
         watch = Watch()
         watching = asyncio.create_task(_watch(it, watch, -1))
-        length = 60 * rounds
         made, gone, read = await asyncio.gather(
-            wrk(f"{it.url}/?expires_in=30", connections=85, seconds=length, lua=creates),
-            wrk(it.url, connections=40, seconds=length - 2, lua=deletes),
-            _readers(it.url, f"/{paste}/raw", length),
+            _offered(f"{it.url}/?expires_in=30", CREATES_PER_S, length, clients=400, answer_ms=30, lua=creates),
+            _offered(it.url, DELETES_PER_S, length, clients=120, answer_ms=15, lua=deletes),
+            _offered(f"{it.url}/{paste}/raw", READS_PER_S, length),
         )
         watching.cancel()
     failed = made.failed + gone.failed + read.failed
@@ -124,10 +122,14 @@ async def _expired(directory: Path, count: int) -> None:
         connection.execute("update pastes set created_ms = 0, expires_ms = 1 where expires_ms is not null")
 
 
-async def _readers(url: str, path: str, seconds: int) -> Seen:
-    pause_ms = 1000 * READERS // READS_PER_S - 1  # an answer takes about one
-    lua = f"delay = function() return {pause_ms} end\n"
-    return await wrk(url + path, connections=READERS, seconds=seconds, lua=lua)
+async def _offered(
+    url: str, rate: float, seconds: int, *, clients: int = 250, answer_ms: float = 2, lua: str = ""
+) -> Seen:
+    """So many clients that the rate hangs little on how long an answer takes (about `answer_ms`), and each waits for a
+    random time before it asks again: a load that comes in step would be one of wrk's making."""
+    mean_ms = 1000 * clients / rate - answer_ms
+    lua += f"delay = function() return 0.5 - {mean_ms} * math.log(1 - math.random()) end\n"
+    return await wrk(url, connections=clients, seconds=seconds, lua=lua)
 
 
 async def _watch(it: Child, watch: Watch, live: int) -> None:
